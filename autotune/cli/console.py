@@ -77,7 +77,8 @@ class Console(Messages, Events):
         self._phase, self._tried, self._failed, self._fresh = None, 0, 0, []
         hardware = head.hardware
         gpus = ", ".join(gpu.name for gpu in hardware.gpus) or "no GPU"
-        machine = f"{hardware.cpu_name}, {hardware.cpu_quota} cores, {gpus}"
+        cores = f"{hardware.cpu_quota} core{'s' * (hardware.cpu_quota != 1)}"
+        machine = f"{hardware.cpu_name}, {cores}, {gpus}"
         self._view.head = [f"autotune  {head.program}  ·  {machine}"]
         if (sharing := head.options.sharing) is not None:
             verb = "serves" if sharing.serves else "joins"

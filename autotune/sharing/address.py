@@ -153,7 +153,7 @@ class Address:
         part = HOST_AND_PORT.fullmatch(rest.removesuffix("/"))
         if part is None:
             raise UsageError(
-                f"{source} is no address of a gRPC proxy: grpc://HOST:PORT, with neither a user "
-                "nor a password, of which it knows none."
+                f"{source} of a gRPC proxy is grpc://HOST:PORT, without user or password: it knows "
+                "neither."
             )
         return cls(AddressKind.GRPC, f"grpc://{part[0]}", part[0])

@@ -59,7 +59,7 @@ def disagreement(study: str, theirs: Agreement, ours: Agreement) -> str:
     more = len(differences) - MOST_DIFFERENCES
     told = "; ".join(differences[:MOST_DIFFERENCES]) + (f"; and {more} more" if more > 0 else "")
     return (
-        f"The study '{study}' searches something else. {told}. Start what the others have started, "
+        f"The study '{study}' searches something else: {told}. Start what the others have started, "
         "or choose another --name."
     )
 
@@ -70,7 +70,7 @@ def _differences(theirs: Agreement, ours: Agreement) -> Iterator[str]:
         match field:
             case "fingerprint":
                 at, mine = their_value[:DIGITS], our_value[:DIGITS]
-                yield f"It searches {_cut(theirs.line)} at {at}…; yours is {mine}…"
+                yield f"the fingerprint of {_cut(theirs.line)} is {at}… there, and {mine}… here"
             case "space":
                 yield from _settings(their_value, our_value)
             case _:
@@ -84,7 +84,7 @@ def _settings(theirs: str, ours: str) -> Iterator[str]:
         if told[0] != told[1]:
             yield _told(name, *told)
     if there == here:  # it holds what this autotune cannot read
-        yield "Other settings are searched there"
+        yield "other settings are searched there"
 
 
 def _told(what: str, theirs: str, ours: str) -> str:

@@ -33,7 +33,7 @@ class Life(StrEnum):
     """What an observer knows of a member's process."""
 
     LIVING = "living"
-    QUIET = "not seen to beat"
+    QUIET = "silent"
     GONE = "gone"
     LEFT = "left"
 

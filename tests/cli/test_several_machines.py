@@ -138,7 +138,7 @@ def test_who_may_not_join_is_refused_in_one_line_before_anything_is_measured(
     Path("train.py").write_text("print(2)\n")
     for typed in (line, nobody):  # nobody waits in a queue to be refused
         told += said(typed, status=2)
-    assert told.count("It searches train.py at ") == 2
+    assert told.count("the fingerprint of train.py is ") == 2
     assert len(told.splitlines()) == 4, told
     assert not [*Path(".autotune").glob("*/*")]
 

@@ -42,7 +42,10 @@ def test_who_searches_something_else_is_refused_in_one_line_that_says_what_diffe
     Path("train.py").write_text("print(2)\n")
     edited = parse_program("train.py", ["--lr", "1"])
     for ours, said in (
-        (head_of(edited), f"at {program.fingerprint[:8]}…; yours is {edited.fingerprint[:8]}…"),
+        (
+            head_of(edited),
+            f"is {program.fingerprint[:8]}… there, and {edited.fingerprint[:8]}… here",
+        ),
         (head_of(replace(program, args=("--lr", "2"))), "'train.py --lr 2' here"),
         (head_of(replace(program, ranks=2)), "(2 ranks)' here"),
         (head_of(program, tune=["workers"]), "batch_size is 'left open' there"),
@@ -54,7 +57,7 @@ def test_who_searches_something_else_is_refused_in_one_line_that_says_what_diffe
         (head_of(program, max_memory="90%"), "--max-memory 0.9' here"),
     ):
         told = disagreement("resnet", theirs, agreement_of(ours))
-        assert told.startswith("The study 'resnet' searches something else. ")
+        assert told.startswith("The study 'resnet' searches something else: ")
         assert said in told, told
         assert len(told.splitlines()) == 1
     told = disagreement("resnet", theirs, replace(theirs, version="0.1"))
