@@ -17,8 +17,7 @@ from typing import Any, ClassVar
 
 import psutil
 
-from autotune.cli.executors import base
-from autotune.cli.executors.base import MemberState, OptionParser, Submission
+from autotune.cli.executors.base import Executor, MemberState, OptionParser, Submission
 from autotune.errors import UsageError
 
 PLACED_S = 30  # a cluster with room places a group in about a second
@@ -27,7 +26,7 @@ NO_CLUSTER = "There is no Ray cluster: 'ray start --head' starts one, and RAY_AD
 ENVIRONMENT = "AUTOTUNE_STORAGE or PGPASSFILE is for the workers what it was where 'ray start' ran."
 
 
-class Ray(base.Executor):
+class Ray(Executor):
     """Starts one task a node."""
 
     name: ClassVar[str] = "ray"
@@ -51,6 +50,8 @@ class Ray(base.Executor):
             raise UsageError(NO_RAY) from None
         except ConnectionError:
             raise UsageError(NO_CLUSTER) from None
+        except (RuntimeError, ValueError) as error:  # such as nodes with another version of Ray
+            raise UsageError(f"Ray refuses: {' '.join(str(error).split())}") from None
         self._ray = ray
         room = {"CPU": self._wanted.cpus, "GPU": self._wanted.gpus}
         group = util.placement_group([room] * count, strategy="STRICT_SPREAD")
@@ -66,8 +67,7 @@ class Ray(base.Executor):
             place = util.scheduling_strategies.PlacementGroupSchedulingStrategy(group, number)
             placed = member.options(scheduling_strategy=place)
             self._tasks[f"task {number + 1}"] = placed.remote([*line], str(Path.cwd()), room["GPU"])
-        notes = (ENVIRONMENT,) if base.uses_server(line) else ()
-        return Submission(tuple(self._tasks), notes=notes, outlives_us=False)
+        return Submission(tuple(self._tasks), outlives_us=False)
 
     def poll(self) -> Mapping[str, MemberState]:
         """Return which tasks run; one that Ray has not started yet counts as running."""
@@ -76,6 +76,11 @@ class Ray(base.Executor):
             handle: MemberState.RUNNING if task not in ended else _ending(self._ray, task)
             for handle, task in self._tasks.items()
         }
+
+    def password_note(self, environment: Mapping[str, str]) -> str:
+        """Return where the members' environment comes from; this one is not theirs."""
+        del environment
+        return ENVIRONMENT
 
 
 def run(line: list[str], folder: str, gpus: int) -> int:
