@@ -279,16 +279,20 @@ def test_a_manifest_has_a_pod_a_worker_and_its_storage_by_reference() -> None:
 # --- passwords ------------------------------------------------------------------------------------
 
 
-def test_workers_without_a_password_are_warned_of_and_none_is_passed_on(tmp_path: Path) -> None:
-    home = {"HOME": str(tmp_path)}
-    slurm = executor_of("slurm -c 2")
-    for variables in (home, {**home, "PGPASSFILE": ""}):
-        assert "Neither AUTOTUNE_STORAGE nor PGPASSFILE" in slurm.password_note(variables)
-    for known in ({"PGPASSFILE": "/x"}, {"AUTOTUNE_STORAGE": "postgresql://me:secret@db/x"}):
-        assert not slurm.password_note({**home, **known})
-        assert "'ray start'" in executor_of("ray").password_note(known), "whose environment it is"
+def test_workers_without_a_password_are_warned_of_and_none_is_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm, ray = executor_of("slurm -c 2"), executor_of("ray")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name, value in {"PGPASSFILE": "/x", "AUTOTUNE_STORAGE": "postgresql://me:pw@db/x"}.items():
+        monkeypatch.setenv(name, "")
+        assert "Neither AUTOTUNE_STORAGE nor PGPASSFILE" in slurm.password_note()
+        monkeypatch.setenv(name, value)
+        assert not slurm.password_note()
+        assert "'ray start'" in ray.password_note(), "whose environment it is"
+        monkeypatch.delenv(name)
     (tmp_path / ".pgpass").write_text("db:*:*:me:secret")
-    assert not slurm.password_note(home)
+    assert not slurm.password_note()
 
 
 def test_the_extra_of_an_engine_is_named_where_it_is_missing() -> None:

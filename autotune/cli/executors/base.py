@@ -8,6 +8,7 @@ they live, is told by their shared study; an executor knows only what its queue 
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -81,14 +82,14 @@ class Executor(ABC):
     def poll(self) -> Mapping[str, MemberState]:
         """Return what the queue says of each handle; empty where it cannot be asked."""
 
-    def password_note(self, environment: Mapping[str, str]) -> str:
+    def password_note(self) -> str:
         """Return a warning if the members would have no password of their PostgreSQL server.
 
         An executor never passes one on: a job inherits the submitter's environment. Passwords are
         looked for where PostgreSQL's client library does (libpq, "The Password File").
         """
-        file = Path(environment.get("HOME", "/")) / ".pgpass"
-        if any(map(environment.get, ("AUTOTUNE_STORAGE", "PGPASSFILE"))) or file.is_file():
+        file = Path(os.environ.get("HOME", "/")) / ".pgpass"
+        if any(map(os.environ.get, ("AUTOTUNE_STORAGE", "PGPASSFILE"))) or file.is_file():
             return ""
         return (
             "Neither AUTOTUNE_STORAGE nor PGPASSFILE is set here: if the server asks the workers "

@@ -76,13 +76,10 @@ class Local(Executor):
 
 def state_of(process: subprocess.Popen[bytes]) -> MemberState:
     """Return the state of a member that is a child of this process."""
-    match process.poll():
-        case None:
-            return MemberState.RUNNING
-        case 0:
-            return MemberState.ENDED
-        case _:
-            return MemberState.FAILED
+    status = process.poll()
+    if status is None:
+        return MemberState.RUNNING
+    return MemberState.FAILED if status else MemberState.ENDED
 
 
 def physical_cores(allowed: set[int]) -> list[set[int]]:

@@ -7,7 +7,6 @@ line for each thing that changes there. Who is watched does not depend on who wa
 
 from __future__ import annotations
 
-import os
 import shutil
 import socket
 import sys
@@ -93,7 +92,7 @@ def start(
         observer = Observer(joining.opened(joining.board_of(sharing), agreement, messages.warn))
         submission = executor.submit(line, count)
         is_server = sharing.storage.startswith(AddressKind.POSTGRESQL)
-        if is_server and (note := executor.password_note(os.environ)):
+        if is_server and (note := executor.password_note()):
             messages.warn(note)
         ends = "the watching alone" if submission.outlives_us else "them, too"
         messages.note(f"Started: {', '.join(submission.handles)}. Ctrl-C ends {ends}.")
