@@ -95,6 +95,8 @@ def start(
         if is_server and (note := executor.password_note()):
             messages.warn(note)
         ends = "the watching alone" if submission.outlives_us else "them, too"
+        if sharing.serves and submission.outlives_us:
+            ends = "the watching; the study is served until all who have joined it have left"
         messages.note(f"Started: {', '.join(submission.handles)}. Ctrl-C ends {ends}.")
         try:
             found = watched(messages.note, observer, executor.poll)
