@@ -321,6 +321,8 @@ def info_of(request: SearchRequest) -> SearchInfo:
     Raises:
         UsageError: An argument is wrong, or the program is a function of this process.
     """
+    if request.name is not None:
+        search_dir.check_name(request.name)
     program = _program(request, request.events or Logged())
     if not isinstance(program, Program):
         raise UsageError("Write the function into a file, so that others can start it, too.")

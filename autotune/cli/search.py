@@ -87,7 +87,10 @@ def search(
     if sharing.workers is not None or sharing.executor is not None:
         messages = Messages(verbosity(verbose=verbose, quiet=quiet))
         with errors_told(messages):
-            _hand_over(messages, whole(), sharing, context.meta[TYPED], [program, *(args or ())])
+            if dry_run:
+                raise UsageError("--dry-run looks at this machine: leave out --workers.")
+            typed = (context.meta[TYPED], [program, *(args or ())])
+            _hand_over(messages, whole(), sharing, *typed, as_json=as_json)
         return
     if dry_run:
         from autotune.cli import dry_run as dry
@@ -109,19 +112,23 @@ def _hand_over(
     sharing: SharingRequest,
     words: Sequence[str],
     program: Sequence[str],
+    *,
+    as_json: bool,
 ) -> None:
     """Have an executor start the searches of ``--workers``, and watch them."""
     from autotune import api
-    from autotune.cli.executors import executor_of, workers
+    from autotune.cli.executors import Kubernetes, executor_of, workers
 
     if sharing.workers is None or sharing.executor is None:
         raise UsageError("--workers says how many, and --executor what starts them: type both.")
     executor = executor_of(sharing.executor)
     head = api.info_of(replace(request, events=None))
-    line = workers.line_of(words, program, head.options.sharing)
-    if not workers.render(messages, executor, ["autotune", *line], sharing.workers):
-        line = [*workers.this_command(), *line]
-        workers.start(messages, head, executor, line, sharing.workers)
+    if isinstance(executor, Kubernetes):
+        line = ["autotune", *workers.line_of(words, program, None)]
+        workers.show_manifest(executor, request, line, sharing.workers)
+        return
+    line = [*workers.this_command(), *workers.line_of(words, program, head.options.sharing)]
+    workers.start(messages, head, executor, line, sharing.workers, as_json=as_json)
 
 
 def resume(

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotune.machine import cgroups
-from autotune.machine.kernel_files import text_of
+from autotune.machine.kernel_files import cpu_list, text_of
 
 SYS = Path("/sys")
 NVIDIA = "0x10de"
@@ -80,7 +80,7 @@ class CoreLimits:
         )
 
     def _of_a_binding(self) -> str:
-        has_more = len(cores_in(self.group))
+        has_more = len(cpu_list(self.group))
         is_typed_here = self.parents is None or self.parents > self.allowed
         if self.allowed >= has_more or is_typed_here or self.slurm_job is not None:
             return ""
@@ -115,18 +115,12 @@ def per_node(text: str, node: int) -> int | None:
     return found[min(node, len(found) - 1)]
 
 
-def cores_in(text: str) -> set[int]:
-    """Return the cores of a list of the kernel's: ``0-3,8``."""
-    ranges = (part.partition("-") for part in text.strip().split(",") if part)
-    return {core for low, _, high in ranges for core in range(int(low), int(high or low) + 1)}
-
-
 def read(sys: Path = SYS, proc: Path = cgroups.PROC) -> CoreLimits:
     """Return what bounds the cores of this process."""
     quota = cgroups.cpu_limit(proc)
     affinity = len(os.sched_getaffinity(0))
     sets = [(level.path, cpus) for level in cgroups.levels("cpuset", proc) if (cpus := _set(level))]
-    jobs = [len(cores_in(cpus)) for path, cpus in sets if re.fullmatch(r"job_\d+", path.name)]
+    jobs = [len(cpu_list(cpus)) for path, cpus in sets if re.fullmatch(r"job_\d+", path.name)]
     parents = None
     with suppress(OSError):
         parents = len(os.sched_getaffinity(os.getppid()))

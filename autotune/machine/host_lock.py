@@ -29,7 +29,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from autotune.errors import UsageError
-from autotune.machine.kernel_files import text_of
+from autotune.machine.kernel_files import cpu_list, text_of
 
 CPUS = Path("/sys/devices/system/cpu")
 NAMES = "\0autotune/"  # a name that begins with a zero byte is abstract
@@ -57,29 +57,16 @@ def _wanted(gpus: Sequence[str]) -> Iterator[tuple[str, str]]:
 
     Of two members that start at once, the one that gets the first lock they both want gets all.
     """
-    cores = _cores(os.sched_getaffinity(0) if gpus else _online())
+    online = cpu_list(text_of(CPUS / "online")) or set(range(os.cpu_count() or 1))
+    cores = {core_of(cpu) for cpu in (os.sched_getaffinity(0) if gpus else online)}
     yield from ((f"core/{one}", f"core {one}") for one in sorted(cores))
     yield from ((f"gpu/{one}", f"GPU {one}") for one in sorted(gpus))
 
 
-def _online() -> set[int]:
-    return cpu_list(text_of(CPUS / "online")) or set(range(os.cpu_count() or 1))
-
-
-def _cores(cpus: set[int]) -> set[int]:
-    """Return the first CPU of each core; hyperthreads of a core disturb each other most."""
-    siblings = (cpu_list(text_of(CPUS / f"cpu{one}/topology/core_cpus_list")) for one in cpus)
-    return {min(found, default=one) for one, found in zip(cpus, siblings, strict=True)}
-
-
-def cpu_list(text: str) -> set[int]:
-    """Return the CPUs of a list as the kernel writes it, ``0-3,8``; none of what is no list."""
-    found = set[int]()
-    with suppress(ValueError):
-        for part in filter(None, text.strip().split(",")):
-            first, _, last = part.partition("-")
-            found.update(range(int(first), int(last or first) + 1))
-    return found
+def core_of(cpu: int) -> int:
+    """Return the first CPU of a CPU's core: hyperthreads of one core disturb each other most."""
+    # Newer kernels name it core_cpus_list, too; those of RHEL 8 do not
+    return min(cpu_list(text_of(CPUS / f"cpu{cpu}/topology/thread_siblings_list")), default=cpu)
 
 
 @contextmanager

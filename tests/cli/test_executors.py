@@ -5,7 +5,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,12 +16,11 @@ from typer.testing import CliRunner
 
 from autotune.cli.app import app
 from autotune.cli.executors import MEMBERS, MemberState, executor_of
-from autotune.cli.executors.base import password_notes
 from autotune.cli.executors.command import Command
-from autotune.cli.executors.kubernetes import without_storage
 from autotune.cli.executors.local import Local, physical_cores
 from autotune.cli.executors.slurm import Slurm, state_of
 from autotune.errors import UsageError
+from autotune.machine import host_lock
 from autotune.results.finding import Finding
 from autotune.results.shared_answer import GroupAnswer
 from autotune.sharing.standing import GroupStanding, Life, MemberStanding, Standing
@@ -29,7 +28,7 @@ from tests.made import A100, make_hardware
 
 LINE = (
     "autotune", "search", "--storage", "postgresql://me@db/x", "--name", "it's", "--", "train.py",
-    "--lr", "$1",
+    "--lr", "$1", ": #{{ x }}",
 )  # fmt: skip
 QUOTED = shlex.join(LINE)
 
@@ -49,9 +48,12 @@ def test_what_is_typed_wrongly_is_refused_with_what_to_type() -> None:
         "slurm --gres=gpu:1": "--executor 'slurm --cpus-per-task=8",
         "slurm -c two": "argument --cpus-per-task/-c: invalid int value: 'two'",
         "slurm -c 2 'x": "No closing quotation",
-        "slurm -c 2 --array=1-3": "--executor slurm: --array is set by autotune",
-        "slurm -c 2 --signal=TERM": "--signal is set by autotune",
-        "slurm -c 2 -N 2": "-N is set by autotune",
+        "slurm -c 2 --array=1-3": "--executor slurm: --array cannot be set",
+        "slurm -c 2 --signal=TERM": "--signal cannot be set",
+        "slurm -c 2 -N 2": "--nodes cannot be set",
+        "slurm -c 2 -N2": "--nodes cannot be set",
+        "slurm -c 2 -a1-3": "--array cannot be set",
+        "slurm -c 2 --clusters=b": "one task of this cluster",
         "ray --gpu-count=1": "unrecognized arguments: --gpu-count=1",
         "ray 'x": "No closing quotation",
         "command": "the template has no {line}. Type: --executor",
@@ -234,19 +236,26 @@ def test_members_on_one_machine_get_gpus_and_cores_of_their_own(
         assert len(seen.split(",")) == len(gpus) // cores
         used += allowed
     assert len(used) == len({*used}), "no core has two members"
+    with monkeypatch.context() as patch:
+        patch.chdir(tmp_path)
+        Path("autotune-worker-1.log").unlink()
+        Path("autotune-worker-1.log").mkdir()
+        with pytest.raises(UsageError, match=r"'autotune-worker-1.log' cannot be opened: Is a dir"):
+            Local("", make_hardware()).submit(LINE, 1)
     with pytest.raises(UsageError, match=r"need \d+ cores, one each; it has"):
         Local("", make_hardware(gpus=(A100,) * (cores + 1))).submit(LINE, cores + 1)
     with pytest.raises(UsageError, match="2 workers on this machine need 2 GPUs, one each; it has"):
         Local("", make_hardware()).submit(LINE, 2)
 
 
-def test_threads_of_one_core_stay_together(tmp_path: Path) -> None:
+def test_threads_of_one_core_stay_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for cpu in range(4):
         folder = tmp_path / f"cpu{cpu}" / "topology"
         folder.mkdir(parents=True)
         (folder / "thread_siblings_list").write_text(f"{cpu % 2},{cpu % 2 + 2}\n")
-    assert physical_cores({0, 1, 2, 3}, tmp_path) == [{0, 2}, {1, 3}]
-    assert physical_cores({1, 2, 7}, tmp_path) == [{1}, {2}, {7}]
+    monkeypatch.setattr(host_lock, "CPUS", tmp_path)
+    assert physical_cores({0, 1, 2, 3}) == [{0, 2}, {1, 3}]
+    assert physical_cores({1, 2, 7}) == [{1}, {2}, {7}]
 
 
 # --- kubernetes -----------------------------------------------------------------------------------
@@ -260,36 +269,30 @@ def test_a_manifest_has_a_pod_a_worker_and_its_storage_by_reference() -> None:
     spec = job["spec"]
     assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 4, 4)
     (pod,) = spec["template"]["spec"]["containers"]
-    assert pod["command"] == [*LINE[:2], *LINE[4:]]
+    assert pod["command"] == [*LINE], "whatever YAML and the template would read in it"
     secret = {"secretKeyRef": {"name": "autotune-storage", "key": "url"}}
     assert pod["env"] == [{"name": "AUTOTUNE_STORAGE", "valueFrom": secret}]
     assert pod["resources"]["limits"] == {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "1"}
     assert server["kind"] == "StatefulSet"
 
 
-def test_a_program_keeps_an_option_of_its_own_that_is_called_storage() -> None:
-    line = ["autotune", "search", "--storage=x", "--name", "y", "--", "t.py", "--storage", "z"]
-    assert without_storage(line) == [*line[:2], *line[3:]]
-    assert without_storage(line[:5]) == ["autotune", "search", "--name", "y"]
-
-
 # --- passwords ------------------------------------------------------------------------------------
 
 
-def test_workers_without_a_password_are_warned_of_and_none_is_passed_on(tmp_path: Path) -> None:
-    home = {"HOME": str(tmp_path)}
-    grpc = ("autotune", "search", "--storage", "grpc://db:1", "--name", "postgres", "t.py")
-    cases: list[tuple[tuple[str, ...], Mapping[str, str], bool]] = [
-        (LINE, home, True),
-        (("autotune", "search", "--storage=postgres://db/x", "t.py"), home, True),
-        (LINE, {**home, "PGPASSFILE": "/x"}, False),
-        (LINE, {**home, "AUTOTUNE_STORAGE": "postgresql://me:secret@db/x"}, False),
-        (grpc, home, False),
-    ]
-    for line, environment, is_told in cases:
-        assert bool(password_notes(line, environment)) is is_told, (line, environment)
+def test_workers_without_a_password_are_warned_of_and_none_is_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm, ray = executor_of("slurm -c 2"), executor_of("ray")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name, value in {"PGPASSFILE": "/x", "AUTOTUNE_STORAGE": "postgresql://me:pw@db/x"}.items():
+        monkeypatch.setenv(name, "")
+        assert "Neither AUTOTUNE_STORAGE nor PGPASSFILE" in slurm.password_note()
+        monkeypatch.setenv(name, value)
+        assert not slurm.password_note()
+        assert "'ray start'" in ray.password_note(), "whose environment it is"
+        monkeypatch.delenv(name)
     (tmp_path / ".pgpass").write_text("db:*:*:me:secret")
-    assert not password_notes(LINE, home)
+    assert not slurm.password_note()
 
 
 def test_the_extra_of_an_engine_is_named_where_it_is_missing() -> None:

@@ -155,6 +155,8 @@ def test_what_does_not_name_a_study_is_refused_with_what_to_type(
         "--serve 70000 --name x": "not '70000'",
         "--serve 7000 --name a/b": "cannot be the name of a search",
         "--workers 2 --serve 7000 --name x": "type both",
+        "--workers 2 --executor local --serve 7000 --name x --dry-run": "leave out --workers",
+        f"--workers 2 --executor 'slurm -c 2' --storage {URL} --name a/b": "the name of a search",
         "--executor local --serve 7000 --name x": "type both",
         "--workers 2 --executor local --name x": "add --storage URL or --serve HOST:PORT",
         f"--workers 2 --executor lsf --storage {URL} --name x": "There is no executor 'lsf'",
@@ -202,6 +204,13 @@ def test_a_manifest_is_printed_and_nothing_is_started() -> None:
     told = said(f"search --workers 3 --executor {executor} --name x -- train.py")
     assert "completions: 3" in told
     assert "--name" in told
+    for options, mend in {
+        "": "add --name NAME",
+        "--name x --serve 7000": "leave out --storage and --serve",
+        f"--name x --storage {URL}": "leave out --storage and --serve",
+    }.items():
+        line = f"search --workers 3 --executor {executor} {options} -- train.py"
+        assert mend in said(line, status=2)
     assert not Path(".autotune").exists()
 
 

@@ -7,7 +7,7 @@ import yaml
 
 from autotune.cli.executors import executor_of
 
-LINE = ("autotune", "search", "--storage", "postgresql://a@b/c", "--name", "x", "--", "train.py")
+LINE = ("autotune", "search", "--name", "x", "--", "train.py")
 OPTIONS = "--image=registry.example.org/train:1 --cpus=8 --gpus=1 --memory=32Gi"
 VERSIONS = ("1.29", "1.33")
 

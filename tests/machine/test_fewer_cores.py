@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.machine.fewer_cores import CoreLimits, cores_in, per_node, read
+from autotune.machine.fewer_cores import CoreLimits, per_node, read
 from tests.machine.test_cgroups import tree, write
 
 NODE = {"SLURMD_NODENAME": "n1", "SLURM_JOB_ID": "7", "SLURM_NODEID": "0"}
@@ -106,11 +106,9 @@ def test_each_recorded_case_is_warned_of_with_what_to_type_or_taken_for_meant() 
         assert typed in said, (name, said)
 
 
-def test_lists_of_slurm_and_of_the_kernel_are_read() -> None:
+def test_lists_of_slurm_are_read() -> None:
     assert [per_node("16(x2),8", node) for node in range(4)] == [16, 16, 8, 8]
     assert [per_node(text, 0) for text in ("", "16(2)", "a")] == [None] * 3
-    assert cores_in("0-3,8\n") == {0, 1, 2, 3, 8}
-    assert cores_in("") == set()
 
 
 def test_limits_are_read_from_the_groups_and_the_bus(

@@ -10,7 +10,8 @@ import pytest
 
 from autotune.errors import UsageError
 from autotune.machine import host_lock
-from autotune.machine.host_lock import cpu_list, held
+from autotune.machine.host_lock import held
+from autotune.machine.kernel_files import cpu_list
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="abstract sockets are Linux's")
 HOLD = """
@@ -38,7 +39,7 @@ def four_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> set[int]:
     (tmp_path / "online").write_text("0-7\n")
     for cpu in range(8):
         (topology := tmp_path / f"cpu{cpu}/topology").mkdir(parents=True)
-        (topology / "core_cpus_list").write_text(f"{cpu % 4},{cpu % 4 + 4}\n")
+        (topology / "thread_siblings_list").write_text(f"{cpu % 4},{cpu % 4 + 4}\n")
     monkeypatch.setattr(host_lock, "CPUS", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _process: allowed)
     return allowed

@@ -14,7 +14,7 @@ from autotune.cli.executors.ray import Ray
 from autotune.cli.executors.slurm import Slurm
 from autotune.errors import named
 
-__all__ = ["Executor", "MemberState", "Submission", "executor_of"]
+__all__ = ["Executor", "Kubernetes", "MemberState", "Submission", "executor_of"]
 
 MEMBERS: dict[str, type[Executor]] = {
     one.name: one for one in (Local, Slurm, Ray, Command, Kubernetes)

@@ -8,6 +8,7 @@ they live, is told by their shared study; an executor knows only what its queue 
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -17,8 +18,6 @@ from pathlib import Path
 from typing import ClassVar, NoReturn
 
 from autotune.errors import UsageError
-
-OPTION, SERVER = "--storage", "postgres"  # postgresql://, postgres://, postgresql+psycopg://
 
 
 class MemberState(StrEnum):
@@ -38,14 +37,12 @@ class Submission:
         handles: What the members are called where they run, such as ``job 41_1``, as printed.
         ending: How the members are ended, as a sentence with the line to type; empty if unknown.
         manifest: Text for stdout, where the executor starts nothing itself; else empty.
-        notes: Sentences that the user should not miss.
         outlives_us: Whether the members go on when this process ends.
     """
 
     handles: tuple[str, ...] = ()
     ending: str = ""
     manifest: str = ""
-    notes: tuple[str, ...] = ()
     outlives_us: bool = True
 
 
@@ -85,6 +82,20 @@ class Executor(ABC):
     def poll(self) -> Mapping[str, MemberState]:
         """Return what the queue says of each handle; empty where it cannot be asked."""
 
+    def password_note(self) -> str:
+        """Return a warning if the members would have no password of their PostgreSQL server.
+
+        An executor never passes one on: a job inherits the submitter's environment. Passwords are
+        looked for where PostgreSQL's client library does (libpq, "The Password File").
+        """
+        file = Path(os.environ.get("HOME", "/")) / ".pgpass"
+        if any(map(os.environ.get, ("AUTOTUNE_STORAGE", "PGPASSFILE"))) or file.is_file():
+            return ""
+        return (
+            "Neither AUTOTUNE_STORAGE nor PGPASSFILE is set here: if the server asks the workers "
+            "for a password, set one of them."
+        )
+
 
 class OptionParser(argparse.ArgumentParser):
     """Reads what was typed after an executor's name."""
@@ -108,31 +119,3 @@ class OptionParser(argparse.ArgumentParser):
         """Refuse what was typed."""
         typed = f"--executor {self._executor.usage}"
         raise UsageError(f"--executor {self._executor.name}: {message}. Type: {typed}")
-
-
-def password_notes(line: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a warning if the members would have no password of their PostgreSQL server.
-
-    An executor never passes one on: a job inherits the submitter's environment. Passwords are
-    looked for where PostgreSQL's client library looks for them (libpq, "The Password File").
-    """
-    is_known = environment.get("AUTOTUNE_STORAGE") or environment.get("PGPASSFILE")
-    file = Path(environment.get("HOME", "/")) / ".pgpass"
-    if is_known or file.is_file() or not uses_server(line):
-        return ()
-    sentence = (
-        "Neither AUTOTUNE_STORAGE nor PGPASSFILE is set here: if the server asks the workers for a "
-        "password, set one of them."
-    )
-    return (sentence,)
-
-
-def uses_server(line: Sequence[str]) -> bool:
-    """Return whether the storage of a member's line is a PostgreSQL server."""
-    pairs = zip(("", *line), line, strict=False)
-    addresses = (
-        word.removeprefix(f"{OPTION}=")
-        for before, word in pairs
-        if before == OPTION or word.startswith(f"{OPTION}=")
-    )
-    return any(one.startswith(SERVER) for one in addresses)

@@ -7,20 +7,13 @@ as in ``--wrap={line}``, it becomes the line quoted for a shell. The template ru
 
 from __future__ import annotations
 
-import os
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from autotune.cli.executors.base import (
-    Executor,
-    MemberState,
-    OptionParser,
-    Submission,
-    password_notes,
-)
+from autotune.cli.executors.base import Executor, MemberState, OptionParser, Submission
 from autotune.cli.executors.local import state_of
 from autotune.errors import UsageError
 
@@ -54,7 +47,7 @@ class Command(Executor):
                 raise UsageError(f"'{argv[0]}' cannot be started: {error.strerror}.") from None
             self._members[f"{argv[0]} {number}"] = member
         ending = f"What {argv[0]} has started is ended by its own means."
-        return Submission(tuple(self._members), ending, notes=password_notes(line, os.environ))
+        return Submission(tuple(self._members), ending)
 
     def poll(self) -> Mapping[str, MemberState]:
         """Return that every start has failed; else nothing, as a queue may run members later."""

@@ -16,13 +16,10 @@ from typing import ClassVar, TypeVar
 
 from autotune.cli.executors.base import Executor, MemberState, Submission
 from autotune.errors import UsageError
+from autotune.machine import host_lock
 from autotune.machine.hardware import Hardware, detect
 
 Thing = TypeVar("Thing")
-
-SIBLINGS = Path(
-    "/sys/devices/system/cpu"
-)  # topology of each core (kernel: sysfs-devices-system-cpu)
 
 
 class Local(Executor):
@@ -42,7 +39,12 @@ class Local(Executor):
         for number, (cores, gpus) in enumerate(self._shares(count), 1):
             log = Path(f"autotune-worker-{number}.log")
             variables = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
-            member = _start_on(cores, line, {**os.environ, **variables}, log)
+            try:
+                member = _start_on(cores, line, {**os.environ, **variables}, log)
+            except OSError as error:
+                raise UsageError(
+                    f"'{error.filename}' cannot be opened: {error.strerror}."
+                ) from None
             self._members[f"process {member.pid} ({log})"] = member
         pids = " ".join(str(one.pid) for one in self._members.values())
         return Submission(
@@ -74,30 +76,18 @@ class Local(Executor):
 
 def state_of(process: subprocess.Popen[bytes]) -> MemberState:
     """Return the state of a member that is a child of this process."""
-    match process.poll():
-        case None:
-            return MemberState.RUNNING
-        case 0:
-            return MemberState.ENDED
-        case _:
-            return MemberState.FAILED
+    status = process.poll()
+    if status is None:
+        return MemberState.RUNNING
+    return MemberState.FAILED if status else MemberState.ENDED
 
 
-def physical_cores(allowed: set[int], siblings: Path = SIBLINGS) -> list[frozenset[int]]:
-    """Return the allowed CPUs by physical core, in the order of their lowest numbers.
-
-    Neighbours in that order mostly share a socket. A CPU whose topology cannot be read counts as a
-    core of its own.
-    """
-    found: dict[str, set[int]] = {}
+def physical_cores(allowed: set[int]) -> list[set[int]]:
+    """Return the allowed CPUs by physical core; neighbours in that order mostly share a socket."""
+    found: dict[int, set[int]] = {}
     for cpu in sorted(allowed):
-        try:
-            path = siblings / f"cpu{cpu}" / "topology" / "thread_siblings_list"
-            core = path.read_text(encoding="utf-8").strip()
-        except OSError:
-            core = str(cpu)
-        found.setdefault(core, set()).add(cpu)
-    return [frozenset(one) for one in found.values()]
+        found.setdefault(host_lock.core_of(cpu), set()).add(cpu)
+    return [*found.values()]
 
 
 def _part(things: Sequence[Thing], number: int, count: int) -> Sequence[Thing]:

@@ -1,9 +1,8 @@
 """``ray``: the line as tasks of a Ray cluster, one on each node.
 
-Each task starts the command line and waits for it; no object of autotune is sent. A placement group
-of the strategy STRICT_SPREAD puts every task on a node of its own. Ray's tasks end with the driver
-that started them, which is this process. Ray keeps variables of a task where everyone can read
-them, so none is passed on: the members have the environment in which ``ray start`` ran.
+Each task starts the command line and waits for it; no object of autotune is sent. STRICT_SPREAD
+puts every task on a node of its own. Tasks end with their driver, this process. Everyone can read
+the variables of a task, so none is passed on: members have the environment of ``ray start``.
 """
 
 from __future__ import annotations
@@ -17,17 +16,14 @@ from typing import Any, ClassVar
 
 import psutil
 
-from autotune.cli.executors import base
-from autotune.cli.executors.base import MemberState, OptionParser, Submission
+from autotune.cli.executors.base import Executor, MemberState, OptionParser, Submission
 from autotune.errors import UsageError
 
 PLACED_S = 30  # a cluster with room places a group in about a second
-NO_RAY = "--executor ray needs Ray: pip install 'autotune-torch[ray]'"
-NO_CLUSTER = "There is no Ray cluster: 'ray start --head' starts one, and RAY_ADDRESS names one."
-ENVIRONMENT = "AUTOTUNE_STORAGE or PGPASSFILE is for the workers what it was where 'ray start' ran."
+NO_CLUSTER = "No Ray cluster can be used; 'ray start --head' starts one, RAY_ADDRESS names one"
 
 
-class Ray(base.Executor):
+class Ray(Executor):
     """Starts one task a node."""
 
     name: ClassVar[str] = "ray"
@@ -48,9 +44,11 @@ class Ray(base.Executor):
             ray, util = import_module("ray"), import_module("ray.util")
             ray.init(address="auto", log_to_driver=True, logging_level="warning")
         except ImportError:
-            raise UsageError(NO_RAY) from None
-        except ConnectionError:
-            raise UsageError(NO_CLUSTER) from None
+            raise UsageError(
+                "--executor ray needs Ray: pip install 'autotune-torch[ray]'"
+            ) from None
+        except (ConnectionError, RuntimeError, ValueError) as error:  # such as another version
+            raise UsageError(f"{NO_CLUSTER}: {' '.join(str(error).split())}") from None
         self._ray = ray
         room = {"CPU": self._wanted.cpus, "GPU": self._wanted.gpus}
         group = util.placement_group([room] * count, strategy="STRICT_SPREAD")
@@ -66,8 +64,7 @@ class Ray(base.Executor):
             place = util.scheduling_strategies.PlacementGroupSchedulingStrategy(group, number)
             placed = member.options(scheduling_strategy=place)
             self._tasks[f"task {number + 1}"] = placed.remote([*line], str(Path.cwd()), room["GPU"])
-        notes = (ENVIRONMENT,) if base.uses_server(line) else ()
-        return Submission(tuple(self._tasks), notes=notes, outlives_us=False)
+        return Submission(tuple(self._tasks), outlives_us=False)
 
     def poll(self) -> Mapping[str, MemberState]:
         """Return which tasks run; one that Ray has not started yet counts as running."""
@@ -76,6 +73,10 @@ class Ray(base.Executor):
             handle: MemberState.RUNNING if task not in ended else _ending(self._ray, task)
             for handle, task in self._tasks.items()
         }
+
+    def password_note(self) -> str:
+        """Return where the members' environment comes from; this one is not theirs."""
+        return "AUTOTUNE_STORAGE and PGPASSFILE are for the workers as they were at 'ray start'."
 
 
 def run(line: list[str], folder: str, gpus: int) -> int:

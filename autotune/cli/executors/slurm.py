@@ -9,24 +9,21 @@ time is over, USR1 reaches the job's steps, and the worker finishes its turn and
 
 from __future__ import annotations
 
-import os
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from autotune.cli.executors.base import (
-    Executor,
-    MemberState,
-    OptionParser,
-    Submission,
-    password_notes,
-)
+from autotune.cli.executors.base import Executor, MemberState, OptionParser, Submission
 from autotune.errors import UsageError
 
 ASK_S = 60  # how long Slurm's commands may take; slurmctld itself times out at 10 s by default
 BEFORE_END_S = 120  # a turn, its results and the end of the program take less
-OURS = ("--array", "-a", "--wrap", "--signal", "--ntasks", "-n", "--nodes", "-N")
+# -M is no option of ours, but squeue would have to be asked there as well
+REFUSED = (
+    ("--array", "-a"), ("--wrap",), ("--signal",), ("--ntasks", "-n"), ("--nodes", "-N"),
+    ("--clusters", "-M"),
+)  # fmt: skip
 # States in which a job of squeue's "STATE CODES" still waits, or has ended well
 WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD"}
 ENDED = {"COMPLETED", "CANCELLED", "PREEMPTED", "TIMEOUT"}
@@ -43,14 +40,16 @@ class Slurm(Executor):
         """Take options of ``sbatch``; ``--cpus-per-task`` has to be among them."""
         parser = OptionParser(Slurm)
         parser.add_argument("--cpus-per-task", "-c", type=int)
+        for names in REFUSED:
+            parser.add_argument(*names, dest=names[0])
         self._options = parser.words(options)
-        given = (one.partition("=")[0] for one in self._options)
-        if own := next((one for one in given if one in OURS), None):
+        given = vars(parser.parse_known_args(self._options)[0])
+        if own := next((one for (one, *_) in REFUSED if given[one] is not None), None):
             parser.error(
-                f"{own} is set by autotune: --workers says how many jobs there are, each has one "
-                "node and one task, and USR1 asks it to leave"
+                f"{own} cannot be set: --workers says how many jobs there are, each has one node "
+                "and one task of this cluster, and USR1 asks it to leave"
             )
-        self._cores = parser.parse_known_args(self._options)[0].cpus_per_task
+        self._cores = given["cpus_per_task"]
         if self._cores is None:
             parser.error("without a number of cores, Slurm gives each worker one")
 
@@ -71,14 +70,12 @@ class Slurm(Executor):
     def submit(self, line: Sequence[str], count: int) -> Submission:
         """Submit the array; it runs in this folder, with this environment."""
         said = _asked(["sbatch", "--parsable", *self._options], self.script(line, count))
-        job = said.strip().splitlines()[-1].partition(";")[0]  # JOB, or JOB;CLUSTER
-        self._job = job
+        self._job = job = said.strip().splitlines()[-1].partition(";")[0]  # JOB, or JOB;CLUSTER
         self._handles = tuple(f"job {job}_{number}" for number in range(1, count + 1))
         return Submission(
             self._handles,
             f"'scancel --signal=USR1 {job}' lets them finish their turn and leave; "
             f"'scancel {job}' ends them at once.",
-            notes=password_notes(line, os.environ),
         )
 
     def poll(self) -> Mapping[str, MemberState]:

@@ -23,6 +23,7 @@ from autotune.cli import shared_study
 from autotune.cli.exit_status import ExitStatus
 from autotune.cli.messages import Messages
 from autotune.errors import OutOfReachError, UsageError
+from autotune.sharing.address import AddressKind
 
 if TYPE_CHECKING:
     from autotune.cli.executors import Executor, Submission
@@ -30,31 +31,44 @@ if TYPE_CHECKING:
     from autotune.program.sharing_options import SharingOptions
     from autotune.results.record import SearchInfo
     from autotune.sharing.standing import Observer, Standing
+    from autotune.tuning.search_request import SearchRequest
 
 REPLACED = ("--workers", "--executor", "--serve", "--storage")  # each takes a value
 
 
-def render(messages: Messages, executor: Executor, line: Sequence[str], count: int) -> bool:
-    """Print the manifest of an executor that starts nothing itself; return whether it is one."""
-    from autotune.cli.executors.kubernetes import Kubernetes
+def show_manifest(
+    executor: Executor, request: SearchRequest, line: Sequence[str], count: int
+) -> None:
+    """Print the manifest of an executor that starts nothing itself.
 
-    if not isinstance(executor, Kubernetes):
-        return False
-    submission = executor.submit(line, count)
-    sys.stdout.write(submission.manifest)
-    for note in submission.notes:
-        messages.warn(note)
-    return True
+    Raises:
+        UsageError: What is typed does not fit the study that the manifest holds.
+    """
+    if request.storage is not None or request.serve is not None:
+        raise UsageError(
+            f"--executor {executor.name} takes the storage from the secret that its manifest "
+            "names: leave out --storage and --serve."
+        )
+    if request.name is None:
+        raise UsageError(f"--executor {executor.name}: add --name NAME, which names the study.")
+    sys.stdout.write(executor.submit(line, count).manifest)
 
 
 def start(
-    messages: Messages, head: SearchInfo, executor: Executor, line: Sequence[str], count: int
+    messages: Messages,
+    head: SearchInfo,
+    executor: Executor,
+    line: Sequence[str],
+    count: int,
+    *,
+    as_json: bool = False,
 ) -> None:
     """Create the study, start the members, and watch them until all have ended.
 
     Args:
         head: What they search, and in which study.
         line: Of one member, as words.
+        as_json: Whether the end is printed as JSON.
 
     Raises:
         AutotuneError: They cannot be started, or would be refused.
@@ -77,9 +91,12 @@ def start(
     with joining.served(sharing, folder, messages.warn):
         observer = Observer(joining.opened(joining.board_of(sharing), agreement, messages.warn))
         submission = executor.submit(line, count)
-        for note in submission.notes:
+        is_server = sharing.storage.startswith(AddressKind.POSTGRESQL)
+        if is_server and (note := executor.password_note()):
             messages.warn(note)
         ends = "the watching alone" if submission.outlives_us else "them, too"
+        if sharing.serves and submission.outlives_us:
+            ends = "the watching; the study is served until all who have joined it have left"
         messages.note(f"Started: {', '.join(submission.handles)}. Ctrl-C ends {ends}.")
         try:
             found = watched(messages.note, observer, executor.poll)
@@ -87,7 +104,7 @@ def start(
             messages.warn(_instead(submission, sharing))
             status = ExitStatus.INTERRUPTED
         else:
-            status = _told(messages, found, sharing, submission)
+            status = _told(messages, found, sharing.name, submission, as_json=as_json)
     if status:
         raise typer.Exit(status)
 
@@ -146,16 +163,16 @@ def _has_ended(states: Mapping[str, MemberState], now: Standing) -> bool:
 
 
 def _told(
-    messages: Messages, found: Standing, sharing: SharingOptions, submission: Submission
+    messages: Messages, found: Standing, name: str, submission: Submission, *, as_json: bool
 ) -> ExitStatus:
     """Print how a study has ended; return the status of the command."""
     if not found.members:
         messages.error(
-            f"No worker has joined the study '{sharing.name}'. What they printed says why: "
+            f"No worker has joined the study '{name}'. What they printed says why: "
             f"{', '.join(submission.handles)}"
         )
         return ExitStatus.REFUSED
-    shared_study.show(found, sharing.name)
+    shared_study.show(found, name, as_json=as_json)
     has_answer = any(one.answer is not None for one in found.groups)
     return ExitStatus.DONE if has_answer else ExitStatus.NOTHING_MEASURED
 

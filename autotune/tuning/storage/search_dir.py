@@ -124,7 +124,7 @@ def new(
         RunDirectoryError: when *name* is taken, or nothing can be written there.
     """
     if name is not None:
-        _check_name(name)
+        check_name(name)
     if name is not None and is_shared:
         name, program_name = None, f"{name}-{_host()}"
     with _home(base) as home:
@@ -138,7 +138,7 @@ def served(name: str, base: Path | None = None) -> Path:
         UsageError: when *name* is not one of a folder.
         RunDirectoryError: when nothing can be written there.
     """
-    _check_name(name)
+    check_name(name)
     with _home(base) as home:
         (path := home / f"{name}-served").mkdir(0o700, exist_ok=True)
         _keep_private(path)
@@ -168,7 +168,12 @@ def _home(base: Path | None) -> Iterator[Path]:
         ) from error
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
+    """Check that a search may have a name.
+
+    Raises:
+        UsageError: It is not one of a folder.
+    """
     if Path(name).name != name or name[:1] in {"", ".", "-"}:
         raise UsageError(
             f"'{name}' cannot be the name of a search, which is a folder in {HOME}: choose a "
