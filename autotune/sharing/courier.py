@@ -145,7 +145,7 @@ class Courier:
         """Deliver what there is, say goodbye, and end the exchange, within seconds."""
         with self._rights.changed:
             self._rights.held.clear()
-            self._contact.is_leaving = True
+            self._contact.begin_to_leave()
             self._rights.changed.notify_all()
         if self._thread is not None:
             self._thread.join(self.pace.leave_s)
@@ -208,10 +208,10 @@ class Courier:
         self._deliver()
         if contact.is_look_due or is_leaving or self.snapshot is None:
             began_s = self.pace.clock()
-            self.snapshot = self._board.look()
+            self.snapshot = seen = self._board.look()
             contact.looked(self.pace.clock() - began_s)
-            mine = (one for one in self._seen.published if one.member == self.member.id)
-            self.spool.use_from(max((one.number for one in mine), default=0))
+            mine = (one.number for one in seen.published if one.member == self.member.id)
+            self.spool.use_from(max(mine, default=0))
             self._tidy(asked)
         if asked:
             self._request(asked)
@@ -325,6 +325,9 @@ class _Contact:
     def is_long_lost(self) -> bool:
         lost_s = self._pace.clock() - self._reached_s
         return self.faults > 0 and lost_s > QUIET_BEATS * self._pace.beat_s
+
+    def begin_to_leave(self) -> None:
+        self.is_leaving, self._next_s = True, self._pace.clock()  # also when it was out of reach
 
     def beat_now(self) -> None:
         self._beat_s = self._pace.clock()

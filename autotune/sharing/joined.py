@@ -167,14 +167,14 @@ class Joined(Membership):
         seen = self._seen
         if seen.holds(self._group, config, self.courier.process):
             return True
-        name = seen.free_name(self._group, config)
-        if name is None or self.courier.is_lone:
-            return name is not None
-        return self.courier.ask(self._request(Right.TRY, name, 0, config))
+        attempt = seen.free_attempt(self._group, config)
+        if attempt is None or self.courier.is_lone:
+            return attempt is not None
+        return self._ask(Right.TRY, attempt, config)
 
-    def _request(self, right: Right, name: str, generation: int, config: Config) -> Request:
+    def _ask(self, right: Right, turn: int, config: Config) -> bool:
         process = self.courier.process
-        return Request(right, name, self.id, process, self._group, generation, config)
+        return self.courier.ask(Request(right, turn, self.id, process, self._group, config))
 
     def announced(self) -> Announcement | None:
         """Return what is in force; what begins from now on may count for it."""
@@ -198,8 +198,7 @@ class Joined(Membership):
         if self._space is None or self.courier.is_lone:
             return None
         seen = self.courier.snapshot or NOTHING
-        name, generation = seen.next_announcement(self._group)
-        self.courier.ask(self._request(Right.ANNOUNCE, name, generation, config))
+        self._ask(Right.ANNOUNCE, seen.next_generation(self._group), config)
         return self.announced()
 
     def refuse(self, why: str) -> None:
