@@ -115,10 +115,11 @@ def served(sharing: SharingOptions, folder: Path, warn: Callable[[str], None]) -
 
     with closing(ServedStorage(folder / SERVED)) as storage, proxy.serve(storage, host, int(port)):
         yield
-        serve_on(sharing, warn)
+        serve_on(Board(cast("Store", storage), sharing.name), sharing, warn)
 
 
 def serve_on(
+    board: Board,
     sharing: SharingOptions,
     warn: Callable[[str], None],
     wait: Callable[[float], None] = sleep,
@@ -126,7 +127,6 @@ def serve_on(
     """Wait until all members of a study have left or are gone, or until Ctrl-C."""
     told = False
     try:
-        board = board_of(sharing)
         board.open(None)
         observer = Observer(board)
         while here := _still_here(observer):
