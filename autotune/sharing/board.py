@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -78,8 +79,8 @@ class Board:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        study = self._found() if agreement is None else self._created()
-        self._agreement, self._study = agreement, study
+        self._agreement = agreement
+        self._study = self._found(is_made=agreement is not None)
         try:
             known = self._attributes()
             if agreement is not None and AGREEMENT not in known:
@@ -90,23 +91,19 @@ class Board:
             self._study = None
             raise
 
-    def _found(self) -> int:
-        try:
-            return self._store.get_study_id_from_name(self._name)
-        except KeyError as error:
-            raise SharedStudyError(f"There is no shared study '{self._name}' there.") from error
-
-    def _created(self) -> int:
+    def _found(self, *, is_made: bool) -> int:
         from optuna.exceptions import DuplicatedStudyError
         from optuna.study import StudyDirection
 
+        find = partial(self._store.get_study_id_from_name, self._name)
         try:
-            return self._store.get_study_id_from_name(self._name)
-        except KeyError:
-            try:
-                return self._store.create_new_study([StudyDirection.MAXIMIZE], self._name)
-            except DuplicatedStudyError:
-                return self._store.get_study_id_from_name(self._name)
+            return int(find())
+        except KeyError as error:
+            if not is_made:
+                raise SharedStudyError(f"There is no shared study '{self._name}' there.") from error
+        with suppress(DuplicatedStudyError):  # another one was faster
+            return int(self._store.create_new_study([StudyDirection.MAXIMIZE], self._name))
+        return int(find())
 
     @property
     def is_open(self) -> bool:

@@ -33,7 +33,6 @@ from autotune.sharing.spool import Spool
 
 FOLDER = "shared"  # in the run's folder
 MOST_NUMBERS = 1_000_000  # of members, which are told apart by seeds
-NOTHING = Snapshot(None, {}, frozenset(), ())
 
 
 def member_of(board: Board, agreement: Agreement, run: Path, pace: Pace | None = None) -> Joined:
@@ -80,7 +79,7 @@ class Joined(Membership):
     @property
     def _seen(self) -> Snapshot:
         self.drive()
-        return self.courier.snapshot or NOTHING
+        return self.courier.snapshot
 
     def drive(self) -> None:
         """Take the steps that are due in virtual time, and tell the user what there is to tell."""
@@ -182,7 +181,7 @@ class Joined(Membership):
         return self._in_force()
 
     def _in_force(self) -> Announcement | None:
-        seen = self.courier.snapshot or NOTHING
+        seen = self.courier.snapshot
         found = seen.announcement(self._group) if self._space is not None else None
         if found is None or found.name in self._refused or self._space is None:
             return None
@@ -197,7 +196,7 @@ class Joined(Membership):
             return found
         if self._space is None or self.courier.is_lone:
             return None
-        seen = self.courier.snapshot or NOTHING
+        seen = self.courier.snapshot
         self._ask(Right.ANNOUNCE, seen.next_generation(self._group), config)
         return self.announced()
 

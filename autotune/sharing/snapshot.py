@@ -88,12 +88,9 @@ class Snapshot:
             if one.group == group and isinstance(one.entry, kind):
                 yield one, one.entry
 
-    def holder(self, name: str) -> Request | None:
-        """Return the request that has the right of this name; None if nobody has asked for it."""
-        return self._holders.get(name)
-
     @cached_property
-    def _holders(self) -> dict[str, Request]:
+    def holders(self) -> dict[str, Request]:
+        """The requests that have a right, by its name."""
         found: dict[str, Request] = {}
         for one in sorted(self.requests, key=lambda one: one.number):
             if one.state is not RequestState.VOID:
@@ -118,7 +115,7 @@ class Snapshot:
 
     def _holders_of(self, group: str, config: Config) -> list[Request]:
         names = (f"{Right.TRY}:{arm_of(group, config)}:{n + 1}" for n in range(ATTEMPTS))
-        return [one for name in names if (one := self.holder(name)) is not None]
+        return [self.holders[name] for name in names if name in self.holders]
 
     def _tried(self, group: str) -> set[str]:
         if group not in self._arms:
@@ -153,7 +150,7 @@ class Snapshot:
         is_mine = one.member == member
         if not is_mine and not self.is_gone(one.member):
             return None
-        if self.holder(one.name) != one:
+        if self.holders.get(one.name) != one:
             return RequestState.VOID
         if self._has_told(one):
             return RequestState.DONE
@@ -176,7 +173,7 @@ class Snapshot:
     def refused(self, group: str) -> set[Config]:
         """Return the configs that were announced for a group, and refused by one of it."""
         names = {entry.announcement for _, entry in self.of(Refused, group)}
-        made = (one for one in self._holders.values() if one.right is Right.ANNOUNCE)
+        made = (one for one in self.holders.values() if one.right is Right.ANNOUNCE)
         return {one.config for one in made if one.name in names}
 
     def next_generation(self, group: str) -> int:
@@ -187,7 +184,7 @@ class Snapshot:
     def _latest(self, group: str) -> Announcement | None:
         made = [
             one.announcement
-            for one in self._holders.values()
+            for one in self.holders.values()
             if one.right is Right.ANNOUNCE and one.group == group
         ]
         return max(made, key=lambda one: one.generation, default=None)
@@ -285,6 +282,9 @@ class Snapshot:
             for one in self.published
             if one.group == group and one.member != me
         )
+
+
+NOTHING = Snapshot(None, {}, frozenset(), ())  # before the first look
 
 
 def _weight(answer: Answer) -> tuple[bool, int]:

@@ -199,6 +199,6 @@ def _host(found: Snapshot, member: str) -> str:
 
 def _hand_outs(found: Snapshot, group: str) -> Iterator[HandOut]:
     for one in found.requests:
-        is_void = one.state is RequestState.VOID or found.holder(one.name) != one
+        is_void = one.state is RequestState.VOID or found.holders.get(one.name) != one
         if one.right is Right.TRY and one.group == group and not is_void:
             yield HandOut(one.config, _host(found, one.member), str(one.state))

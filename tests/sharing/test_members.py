@@ -28,7 +28,6 @@ from autotune.sharing.entries import (
     Tried,
     as_json,
 )
-from autotune.sharing.joined import NOTHING
 from autotune.sharing.standing import standing
 from tests.made import make_interval, make_record
 from tests.sharing.worlds import (
@@ -133,7 +132,7 @@ def test_wall_clocks_and_the_times_of_others_mean_nothing(world: World) -> None:
     assert early.may_try(FIRST)
     world.pass_s(30)
     assert not late.may_try(FIRST)
-    assert not late.courier.snapshot.dead  # type: ignore[union-attr]
+    assert not late.courier.snapshot.dead
 
 
 def test_a_member_that_was_killed_goes_on_under_its_name_and_loses_nothing(world: World) -> None:
@@ -334,7 +333,7 @@ def test_whatever_stands_in_a_study_ends_no_exchange_and_all_numbers_are_finite(
         assert math.isfinite(process.ratio.interval.high)
     for rounds in one.others()["x"]:
         assert all(0 < its.cost / its.work < math.inf for its in rounds.stretch.values())
-    standing(one.courier.snapshot or NOTHING, ())
+    standing(one.courier.snapshot, ())
 
 
 def test_a_right_has_the_name_of_what_it_is_for(world: World) -> None:
