@@ -112,7 +112,7 @@ class Address:
     def _read(cls, text: str, source: str) -> Self:
         """Read a URL; what is wrong is told without its text, which may hold a password."""
         scheme, separator, rest = text.strip().partition("://")
-        if not separator:
+        if not separator or not scheme.replace("+", "").isalnum():
             raise UsageError(f"{source} is the URL of a shared study: {FORMS}.")
         if scheme in POSTGRESQL:
             return cls._of_postgresql(rest, source)

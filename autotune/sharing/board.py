@@ -15,9 +15,10 @@ tenth of the time at most (``courier``). A member makes two small writes and two
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -78,32 +79,31 @@ class Board:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        study = self._found() if agreement is None else self._created()
         self._agreement = agreement
-        known = self._attributes(study)
-        if agreement is not None and AGREEMENT not in known:
-            self._store.set_study_user_attr(study, AGREEMENT, as_json(agreement))
-            known = self._attributes(study)  # of two that write at once, one stays
-        self._check(known)
-        self._study = study
-
-    def _found(self) -> int:
+        self._study = self._found(is_made=agreement is not None)
         try:
-            return self._store.get_study_id_from_name(self._name)
-        except KeyError as error:
-            raise SharedStudyError(f"There is no shared study '{self._name}' there.") from error
+            known = self._attributes()
+            if agreement is not None and AGREEMENT not in known:
+                self._write(AGREEMENT, as_json(agreement))
+                known = self._attributes()  # of two that write at once, one stays
+            self._check(known)
+        except AutotuneError:
+            self._study = None
+            raise
 
-    def _created(self) -> int:
+    def _found(self, *, is_made: bool) -> int:
         from optuna.exceptions import DuplicatedStudyError
         from optuna.study import StudyDirection
 
+        find = partial(self._store.get_study_id_from_name, self._name)
         try:
-            return self._store.get_study_id_from_name(self._name)
-        except KeyError:
-            try:
-                return self._store.create_new_study([StudyDirection.MAXIMIZE], self._name)
-            except DuplicatedStudyError:
-                return self._store.get_study_id_from_name(self._name)
+            return int(find())
+        except KeyError as error:
+            if not is_made:
+                raise SharedStudyError(f"There is no shared study '{self._name}' there.") from error
+        with suppress(DuplicatedStudyError):  # another one was faster
+            return int(self._store.create_new_study([StudyDirection.MAXIMIZE], self._name))
+        return int(find())
 
     @property
     def is_open(self) -> bool:
@@ -120,11 +120,20 @@ class Board:
         assert self._study is not None, "the study is open"
         return self._study
 
-    def _attributes(self, study: int) -> dict[str, Any]:
+    @contextmanager
+    def _while_it_exists(self) -> Iterator[None]:
         try:
-            return dict(self._store.get_study_user_attrs(study))
+            yield
         except KeyError as error:
             raise SharedStudyError(f"The shared study '{self._name}' was deleted.") from error
+
+    def _attributes(self) -> dict[str, Any]:
+        with self._while_it_exists():
+            return dict(self._store.get_study_user_attrs(self._id))
+
+    def _write(self, name: str, value: Any) -> None:
+        with self._while_it_exists():
+            self._store.set_study_user_attr(self._id, name, value)
 
     def _check(self, attributes: dict[str, Any]) -> Agreement | None:
         try:
@@ -142,11 +151,11 @@ class Board:
 
     def put(self, published: Published) -> None:
         """Write an entry; to write it once more changes nothing."""
-        self._store.set_study_user_attr(self._id, _name(published), published.as_json())
+        self._write(_name(published), published.as_json())
 
     def beat(self, member: Member) -> None:
         """Write what a member says of itself."""
-        self._store.set_study_user_attr(self._id, _name(member), as_json(member))
+        self._write(_name(member), as_json(member))
 
     def look(self) -> Snapshot:
         """Read everything.
@@ -154,7 +163,7 @@ class Board:
         Raises:
             SharedStudyError: The study was deleted, or its agreement is not that of this member.
         """
-        attributes = self._attributes(self._id)
+        attributes = self._attributes()
         agreement = self._check(attributes)
         members, results = (
             [self._entry(kind, name, raw) for name, raw in sorted(attributes.items())
@@ -189,7 +198,8 @@ class Board:
 
     def requests(self) -> tuple[Request, ...]:
         """Read the requests alone."""
-        trials = self._store.get_all_trials(self._id, deepcopy=False)
+        with self._while_it_exists():
+            trials = self._store.get_all_trials(self._id, deepcopy=False)
         return tuple(one for trial in trials if (one := _request(trial)) is not None)
 
     def request(self, request: Request) -> None:
@@ -206,11 +216,12 @@ class Board:
                 "member": request.member,
                 "process": request.process,
                 "group": request.group,
-                "generation": request.generation,
+                "turn": request.turn,
                 "value": as_json(request.config),
             },
         )
-        self._store.create_new_trial(self._id, trial)
+        with self._while_it_exists():
+            self._store.create_new_trial(self._id, trial)
 
     def close(self, request: Request, state: RequestState) -> None:
         """Close an open request; one that another member has closed before stays as it is."""
@@ -219,13 +230,11 @@ class Board:
 
         is_done = state is RequestState.DONE
         trial_state = TrialState.COMPLETE if is_done else TrialState.FAIL
-        try:
+        with self._while_it_exists(), suppress(UpdateFinishedTrialError):
             if state is RequestState.VOID:
                 self._store.set_trial_user_attr(request.trial_id, VOID, value=True)
             values = [0.0] if is_done else None
             self._store.set_trial_state_values(request.trial_id, trial_state, values)
-        except UpdateFinishedTrialError:
-            return
 
 
 def _member(raw: Any) -> Any:
@@ -260,7 +269,7 @@ def _request(trial: FrozenTrial) -> Request | None:
     is_void = bool(its.get(VOID)) and state is not RequestState.DONE
     raw = {
         "right": its.get("kind"),
-        **{name: its.get(name) for name in ("name", "member", "process", "group", "generation")},
+        **{name: its.get(name) for name in ("turn", "member", "process", "group")},
         "config": its.get("value"),
         "state": RequestState.VOID if is_void else state,
         "number": trial.number,

@@ -30,7 +30,7 @@ from autotune.sharing.entries import (
     Rounds,
 )
 from autotune.sharing.liveness import BEAT_S, QUIET_BEATS
-from autotune.sharing.snapshot import Snapshot
+from autotune.sharing.snapshot import NOTHING
 from autotune.sharing.spool import Spool
 
 logger = logging.getLogger("autotune")
@@ -61,7 +61,7 @@ class Courier:
     Attributes:
         member: What it says of itself besides its beats; the engine replaces it.
         process: Tells this process from others of the same member, which may be killed and resumed.
-        snapshot: What the last look showed; None before the first one.
+        snapshot: What the last look showed.
         spool: What is not delivered yet.
         over: Why there is no exchange any more; empty if there is.
     """
@@ -72,7 +72,7 @@ class Courier:
             spool.member, here.host, here.boot, here.container, here.pid, here.started_ticks
         )
         self.process, self.over = secrets.token_hex(8), ""
-        self.snapshot: Snapshot | None = None
+        self.snapshot = NOTHING
         self.spool, self.pace = spool, pace
         self._board, self._agreement = board, agreement
         self._rights = _Rights()
@@ -145,7 +145,7 @@ class Courier:
         """Deliver what there is, say goodbye, and end the exchange, within seconds."""
         with self._rights.changed:
             self._rights.held.clear()
-            self._contact.is_leaving = True
+            self._contact.begin_to_leave()
             self._rights.changed.notify_all()
         if self._thread is not None:
             self._thread.join(self.pace.leave_s)
@@ -206,12 +206,12 @@ class Courier:
             self._board.open(self._agreement)
         self._beat()
         self._deliver()
-        if contact.is_look_due or is_leaving or self.snapshot is None:
+        if contact.is_look_due or is_leaving:
             began_s = self.pace.clock()
-            self.snapshot = self._board.look()
+            self.snapshot = seen = self._board.look()
             contact.looked(self.pace.clock() - began_s)
-            mine = (one for one in self._seen.published if one.member == self.member.id)
-            self.spool.use_from(max((one.number for one in mine), default=0))
+            mine = (one.number for one in seen.published if one.member == self.member.id)
+            self.spool.use_from(max(mine, default=0))
             self._tidy(asked)
         if asked:
             self._request(asked)
@@ -236,7 +236,7 @@ class Courier:
 
     def _request(self, asked: dict[str, Request]) -> None:
         self._see_requests()
-        missing = [one for name, one in asked.items() if self._seen.holder(name) is None]
+        missing = [one for name, one in asked.items() if name not in self.snapshot.holders]
         for one in missing:
             self._board.request(one)
         if missing:
@@ -244,19 +244,14 @@ class Courier:
         rights = self._rights
         with rights.changed:
             for name in asked.keys() & rights.asked.keys():  # else the engine waits no longer
-                holder = self._seen.holder(name)
-                is_mine = holder is not None and holder.process == self.process
-                if is_mine and holder is not None and holder.state is RequestState.HELD:
+                holder = self.snapshot.holders.get(name)
+                is_held = holder is not None and holder.state is RequestState.HELD
+                if holder is not None and is_held and holder.process == self.process:
                     rights.held.add(name)
         self._tidy(asked)
 
     def _see_requests(self) -> None:
-        self.snapshot = replace(self._seen, requests=self._board.requests())
-
-    @property
-    def _seen(self) -> Snapshot:
-        assert self.snapshot is not None, "it has looked"
-        return self.snapshot
+        self.snapshot = replace(self.snapshot, requests=self._board.requests())
 
     def _tidy(self, asked: dict[str, Request]) -> None:
         """Close what this member has to close: its own requests, and those of members that died.
@@ -266,13 +261,16 @@ class Courier:
         rights = self._rights
         with rights.changed:
             wanted = {*rights.held, *(asked.keys() & rights.asked.keys())}
-        seen, me = self._seen, self.member.id
+        seen, me = self.snapshot, self.member.id
         if self._contact.is_leaving:
             seen = seen.seen_by_the_last(me)
         closing = seen.to_close(me, self.process, wanted)
         for request, state in closing:
             self._board.close(request, state)
-            if request.process == self.process and self._seen.holder(request.name) == request:
+            if (
+                request.process == self.process
+                and self.snapshot.holders.get(request.name) == request
+            ):
                 with rights.changed:
                     rights.held.discard(request.name)
         if closing:
@@ -325,6 +323,9 @@ class _Contact:
     def is_long_lost(self) -> bool:
         lost_s = self._pace.clock() - self._reached_s
         return self.faults > 0 and lost_s > QUIET_BEATS * self._pace.beat_s
+
+    def begin_to_leave(self) -> None:
+        self.is_leaving, self._next_s = True, self._pace.clock()  # also when it was out of reach
 
     def beat_now(self) -> None:
         self._beat_s = self._pace.clock()

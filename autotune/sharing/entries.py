@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from functools import cache
-from typing import Any
+from functools import cache, cached_property
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
-from autotune.measurement.interval import Interval
+from autotune.measurement.interval import MOST_LOG, Interval
 from autotune.measurement.turn import Played
 from autotune.program.config import Config, KnobValue
 from autotune.program.printed import CONTROL
@@ -114,16 +113,18 @@ class Rounds:
         first = packed.configs[0] if packed.configs else {}
         configs = tuple(Config({**first, **changes}) for changes in packed.configs)
         rounds = tuple(tuple(Played(*turn) for turn in turns) for turns in packed.turns)
-        if any(one.cost <= 0 or one.work <= 0 for turns in rounds for one in turns):
-            raise ValueError("a turn has a cost and work")
         return cls(PlayedRounds(packed.process, configs, rounds))
+
+
+WIDEST_BITS = 64
+Size = Annotated[float, Field(gt=1e-30, lt=1e30)]  # sums and ratios of these are numbers, too
 
 
 @dataclass(frozen=True)
 class _PackedRounds:
     process: int
     configs: tuple[dict[str, KnobValue], ...]
-    turns: tuple[tuple[tuple[float, float], ...], ...]
+    turns: tuple[tuple[tuple[Size, Size], ...], ...]
 
 
 @dataclass(frozen=True)
@@ -146,8 +147,9 @@ class Claimed:
     process: ClaimProcess
 
     def __post_init__(self) -> None:
-        if self.process.ratio.error <= 0:
-            raise ValueError("a measured ratio has an error")
+        ratio = self.process.ratio
+        if ratio.error <= 0 or abs(ratio.value) > MOST_LOG:
+            raise ValueError("a measured ratio has an error, and limits")
 
 
 @dataclass(frozen=True)
@@ -210,7 +212,9 @@ class Published:
             "number": self.number,
             "host": self.host,
             "group": self.group,
-            "entry": _packed(self.entry),
+            "entry": (
+                self.entry.as_json() if isinstance(self.entry, Rounds) else as_json(self.entry)
+            ),
         }
 
     @classmethod
@@ -220,12 +224,20 @@ class Published:
         Raises:
             ValueError: It is something else.
         """
-        try:
-            entry = _unpacked(KINDS[raw["kind"]], raw["entry"])
-            member, host, group = (_printable(raw[name]) for name in ("member", "host", "group"))
-            return cls(str(member), int(raw["number"]), str(host), str(group), entry)
-        except (KeyError, TypeError) as error:
-            raise ValueError("it is no entry of a shared study") from error
+        match raw:
+            case {"kind": str(kind), "entry": entry, **rest} if kind in KINDS:
+                its: _Label = read(_Label, rest)
+                found = Rounds.read(entry) if kind == "rounds" else read(KINDS[kind], entry)
+                return cls(its.member, its.number, its.host, its.group, found)
+        raise ValueError("it is no entry of a shared study")
+
+
+@dataclass(frozen=True)
+class _Label:
+    member: str
+    number: int
+    host: str
+    group: str
 
 
 @dataclass(frozen=True)
@@ -249,9 +261,9 @@ class Right(StrEnum):
     """What a request asks for."""
 
     TRY = "try"
-    """To try a config in a fresh process: named ``try:<arm>:<attempt>``."""
+    """To try a config in a fresh process; it is named ``try:<arm>:<attempt>``."""
     ANNOUNCE = "winner"
-    """To say what the group claims: named ``winner:<group>:<generation>``."""
+    """To say what the group claims; it is named ``winner:<group>:<generation>``."""
 
 
 class RequestState(StrEnum):
@@ -277,26 +289,33 @@ class Request:
 
     Attributes:
         process: Tells the processes of a member apart, which may be killed and resumed.
+        turn: The attempt, or the generation of the announcement; from 1.
         number: Of the trial, and *trial_id* is Optuna's name for it; -1 before it is written.
         is_open: Whether the trial is running yet.
     """
 
     right: Right
-    name: str
+    turn: int
     member: str
     process: str
     group: str
-    generation: int
     config: Config
     state: RequestState = RequestState.HELD
     number: int = -1
     trial_id: int = -1
     is_open: bool = False
 
+    @cached_property
+    def name(self) -> str:
+        """What is asked for: a study gives it to one member."""
+        is_try = self.right is Right.TRY
+        what = arm_of(self.group, self.config) if is_try else self.group
+        return f"{self.right}:{what}:{self.turn}"
+
     @property
     def announcement(self) -> Announcement:
         """What is announced by a request of that kind."""
-        return Announcement(self.name, self.group, self.generation, self.config, self.member)
+        return Announcement(self.name, self.group, self.turn, self.config, self.member)
 
 
 def arm_of(group: str, config: Config) -> str:
@@ -317,14 +336,6 @@ def digest(of: object) -> str:
     return hashlib.sha256(json.dumps(of).encode()).hexdigest()[:16]
 
 
-def _packed(entry: Entry) -> Any:
-    return entry.as_json() if isinstance(entry, Rounds) else as_json(entry)
-
-
-def _unpacked(kind: type[Any], raw: Any) -> Any:
-    return Rounds.read(raw) if kind is Rounds else read(kind, raw)
-
-
 def as_json(value: Any) -> Any:
     """Return an entry, or what else a study holds, as JSON holds it."""
     kind: Any = type(value)
@@ -339,7 +350,11 @@ def read(kind: Any, raw: Any) -> Any:
     Raises:
         ValueError: It is something else, or holds a number that is none or infinite.
     """
-    return _adapter(kind).validate_python(_printable(raw))
+    try:  # strict, as 'inf' is a text and no number
+        text = json.dumps(_printable(raw), allow_nan=False)
+        return _adapter(kind).validate_json(text, strict=True)
+    except (TypeError, RecursionError) as error:
+        raise ValueError("it is no JSON that a member writes") from error
 
 
 @cache
@@ -351,8 +366,8 @@ def _printable(raw: Any) -> Any:
     match raw:
         case str():
             return CONTROL.sub("", raw)
-        case float() if not math.isfinite(raw):
-            raise ValueError("it is not a number that can be measured")
+        case int() if raw.bit_length() > WIDEST_BITS:
+            raise ValueError("no member writes such a number, which is infinite as a float")
         case dict():
             return {_printable(key): _printable(value) for key, value in raw.items()}
         case list():

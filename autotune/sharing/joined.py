@@ -33,7 +33,6 @@ from autotune.sharing.spool import Spool
 
 FOLDER = "shared"  # in the run's folder
 MOST_NUMBERS = 1_000_000  # of members, which are told apart by seeds
-NOTHING = Snapshot(None, {}, frozenset(), ())
 
 
 def member_of(board: Board, agreement: Agreement, run: Path, pace: Pace | None = None) -> Joined:
@@ -80,7 +79,7 @@ class Joined(Membership):
     @property
     def _seen(self) -> Snapshot:
         self.drive()
-        return self.courier.snapshot or NOTHING
+        return self.courier.snapshot
 
     def drive(self) -> None:
         """Take the steps that are due in virtual time, and tell the user what there is to tell."""
@@ -167,14 +166,14 @@ class Joined(Membership):
         seen = self._seen
         if seen.holds(self._group, config, self.courier.process):
             return True
-        name = seen.free_name(self._group, config)
-        if name is None or self.courier.is_lone:
-            return name is not None
-        return self.courier.ask(self._request(Right.TRY, name, 0, config))
+        attempt = seen.free_attempt(self._group, config)
+        if attempt is None or self.courier.is_lone:
+            return attempt is not None
+        return self._ask(Right.TRY, attempt, config)
 
-    def _request(self, right: Right, name: str, generation: int, config: Config) -> Request:
+    def _ask(self, right: Right, turn: int, config: Config) -> bool:
         process = self.courier.process
-        return Request(right, name, self.id, process, self._group, generation, config)
+        return self.courier.ask(Request(right, turn, self.id, process, self._group, config))
 
     def announced(self) -> Announcement | None:
         """Return what is in force; what begins from now on may count for it."""
@@ -182,7 +181,7 @@ class Joined(Membership):
         return self._in_force()
 
     def _in_force(self) -> Announcement | None:
-        seen = self.courier.snapshot or NOTHING
+        seen = self.courier.snapshot
         found = seen.announcement(self._group) if self._space is not None else None
         if found is None or found.name in self._refused or self._space is None:
             return None
@@ -197,9 +196,8 @@ class Joined(Membership):
             return found
         if self._space is None or self.courier.is_lone:
             return None
-        seen = self.courier.snapshot or NOTHING
-        name, generation = seen.next_announcement(self._group)
-        self.courier.ask(self._request(Right.ANNOUNCE, name, generation, config))
+        seen = self.courier.snapshot
+        self._ask(Right.ANNOUNCE, seen.next_generation(self._group), config)
         return self.announced()
 
     def refuse(self, why: str) -> None:

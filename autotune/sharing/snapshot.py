@@ -8,7 +8,7 @@ force. What is not of this member's space is left out here.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from typing import TypeVar
@@ -39,7 +39,7 @@ from autotune.sharing.entries import (
 )
 
 Kind = TypeVar("Kind", Rounds, Tried, Claimed, Refused, Answer)
-ATTEMPTS = (1, 2)  # of a config whose first holder was lost; it may be what kills machines
+ATTEMPTS = 2  # at a config whose first holder was lost; it may be what kills machines
 # Processes of a machine are told apart by a number, and several members may share a machine
 MOST_PROCESSES = 1_000_000
 
@@ -88,46 +88,34 @@ class Snapshot:
             if one.group == group and isinstance(one.entry, kind):
                 yield one, one.entry
 
-    def holder(self, name: str) -> Request | None:
-        """Return the request that has the right of this name; None if nobody has asked for it."""
-        return self._holders.get(name)
-
     @cached_property
-    def _holders(self) -> dict[str, Request]:
+    def holders(self) -> dict[str, Request]:
+        """The requests that have a right, by its name."""
         found: dict[str, Request] = {}
         for one in sorted(self.requests, key=lambda one: one.number):
             if one.state is not RequestState.VOID:
                 found.setdefault(one.name, one)
         return found
 
-    def free_name(self, group: str, config: Config) -> str | None:
-        """Return the name under which the right to try a config may be requested now.
+    def free_attempt(self, group: str, config: Config) -> int | None:
+        """Return the number of the attempt at a config that may be asked for now.
 
-        None if somebody holds it, it is done, or two have been lost with it.
+        None if somebody has the right, it is done, or two have been lost with it.
         """
-        arm = arm_of(group, config)
-        if arm in self._tried(group):
+        if arm_of(group, config) in self._tried(group):
             return None
-        for attempt in ATTEMPTS:
-            name = f"{Right.TRY}:{arm}:{attempt}"
-            holder = self.holder(name)
-            if holder is None:
-                return name
-            if holder.state is not RequestState.LOST:
-                return None
-        return None
+        holders = self._holders_of(group, config)
+        free = all(one.state is RequestState.LOST for one in holders)
+        return len(holders) + 1 if free and len(holders) < ATTEMPTS else None
 
-    def holds(self, group: str, config: Config, process: str) -> str | None:
-        """Return the name under which a process has the right to try a config; None if it has not.
+    def holds(self, group: str, config: Config, process: str) -> bool:
+        """Return whether a process has the right to try a config, which it may have lost again."""
+        holders = self._holders_of(group, config)
+        return any(one.process == process and one.state is RequestState.HELD for one in holders)
 
-        Also if it was given away meanwhile.
-        """
-        arm = arm_of(group, config)
-        for attempt in ATTEMPTS:
-            holder = self.holder(name := f"{Right.TRY}:{arm}:{attempt}")
-            if holder is not None and holder.process == process:
-                return name if holder.state is RequestState.HELD else None
-        return None
+    def _holders_of(self, group: str, config: Config) -> list[Request]:
+        names = (f"{Right.TRY}:{arm_of(group, config)}:{n + 1}" for n in range(ATTEMPTS))
+        return [self.holders[name] for name in names if name in self.holders]
 
     def _tried(self, group: str) -> set[str]:
         if group not in self._arms:
@@ -162,7 +150,7 @@ class Snapshot:
         is_mine = one.member == member
         if not is_mine and not self.is_gone(one.member):
             return None
-        if self.holder(one.name) != one:
+        if self.holders.get(one.name) != one:
             return RequestState.VOID
         if self._has_told(one):
             return RequestState.DONE
@@ -185,19 +173,18 @@ class Snapshot:
     def refused(self, group: str) -> set[Config]:
         """Return the configs that were announced for a group, and refused by one of it."""
         names = {entry.announcement for _, entry in self.of(Refused, group)}
-        made = (one for one in self._holders.values() if one.right is Right.ANNOUNCE)
+        made = (one for one in self.holders.values() if one.right is Right.ANNOUNCE)
         return {one.config for one in made if one.name in names}
 
-    def next_announcement(self, group: str) -> tuple[str, int]:
-        """Return the name and the generation that an announcement would have now."""
+    def next_generation(self, group: str) -> int:
+        """Return the generation that an announcement would have now."""
         latest = self._latest(group)
-        generation = 1 if latest is None else latest.generation + 1
-        return f"{Right.ANNOUNCE}:{group}:{generation}", generation
+        return 1 if latest is None else latest.generation + 1
 
     def _latest(self, group: str) -> Announcement | None:
         made = [
             one.announcement
-            for one in self._holders.values()
+            for one in self.holders.values()
             if one.right is Right.ANNOUNCE and one.group == group
         ]
         return max(made, key=lambda one: one.generation, default=None)
@@ -257,19 +244,25 @@ class Snapshot:
         ]
 
     def answers(self, group: str, space: ResolvedSpace) -> list[GroupAnswer]:
-        """Return the answers of other groups; of each that which rests on most machines."""
-        found: dict[str, list[tuple[Published, Answer]]] = defaultdict(list)
-        for one in self.published:
-            if one.group and one.group != group and isinstance(one.entry, Answer):
-                config = one.entry.config
-                if config is None or may_hold(space, config):
-                    found[one.group].append((one, one.entry))
-        return [self._answer(name, found[name]) for name in sorted(found)]
+        """Return the answers of other groups, as far as their configs mean something here."""
+        groups = sorted({one.group for one in self.published} - {group, ""})
+        found = (self.answer(name, partial(may_hold, space)) for name in groups)
+        return [one for one in found if one is not None]
 
-    def _answer(self, group: str, given: Sequence[tuple[Published, Answer]]) -> GroupAnswer:
-        one, best = max(given, key=lambda two: _weight(two[1]))  # the first of equals
+    def answer(
+        self, group: str, fits: Callable[[Config], bool] = lambda _: True
+    ) -> GroupAnswer | None:
+        """Return that answer of a group which rests on most machines, of equals the first."""
+        given = [
+            (one, entry)
+            for one, entry in self.of(Answer, group)
+            if entry.config is None or fits(entry.config)
+        ]
+        if not given:
+            return None
+        one, best = max(given, key=lambda two: _weight(two[1]))
         machine = self.members[one.member].machine if one.member in self.members else ""
-        machines = tuple(sorted(best.machines)) or (one.host,)
+        machines = tuple(sorted({*best.machines})) or (one.host,)
         # As a machine of another kind reads it, whose own values differ
         config = Config((best.config or Config({})).changes_from(self._as_written(group)))
         return GroupAnswer(group, machine, best.finding, config, best.speedup, machines)
@@ -288,6 +281,9 @@ class Snapshot:
             for one in self.published
             if one.group == group and one.member != me
         )
+
+
+NOTHING = Snapshot(None, {}, frozenset(), ())  # before the first look
 
 
 def _weight(answer: Answer) -> tuple[bool, int]:

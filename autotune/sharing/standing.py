@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from autotune.program.config import Config
-from autotune.results.finding import Finding
 from autotune.results.record import PlayedRounds
 from autotune.results.shared_answer import GroupAnswer
 from autotune.sharing.board import Board
 from autotune.sharing.entries import (
-    Answer,
     Claimed,
     Member,
     Refused,
@@ -185,7 +183,7 @@ def _group(found: Snapshot, name: str) -> GroupStanding:
         announced_by="" if announced is None else _host(found, announced.member),
         claims=dict(Counter(claims)),
         refusals=tuple(entry.why for _, entry in found.of(Refused, name)),
-        answer=_answer(found, name, members[0].machine),
+        answer=found.answer(name),
     )
 
 
@@ -201,17 +199,6 @@ def _host(found: Snapshot, member: str) -> str:
 
 def _hand_outs(found: Snapshot, group: str) -> Iterator[HandOut]:
     for one in found.requests:
-        is_void = one.state is RequestState.VOID or found.holder(one.name) != one
+        is_void = one.state is RequestState.VOID or found.holders.get(one.name) != one
         if one.right is Right.TRY and one.group == group and not is_void:
             yield HandOut(one.config, _host(found, one.member), str(one.state))
-
-
-def _answer(found: Snapshot, group: str, machine: str) -> GroupAnswer | None:
-    """Return the answer of a group that rests on most machines; of equals the first."""
-    given = [*found.of(Answer, group)]
-    if not given:
-        return None
-    one, best = max(given, key=lambda two: (two[1].finding is Finding.FASTER, len(two[1].machines)))
-    machines = tuple(sorted({*best.machines})) or (one.host,)
-    config = best.config or Config({})
-    return GroupAnswer(group, machine, best.finding, config, best.speedup, machines)

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from threading import Timer
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from autotune.errors import AutotuneError, OutOfReachError, UsageError
 from autotune.sharing.address import Address, AddressKind
@@ -30,8 +30,6 @@ from autotune.sharing.store_faults import grpc_fault, other_tables, postgres_fau
 
 if TYPE_CHECKING:
     from optuna.storages import GrpcStorageProxy, RDBStorage
-    from optuna.study import StudyDirection
-    from optuna.trial import FrozenTrial, TrialState
     from sqlalchemy.engine import ExceptionContext
 
 CALL_S = 10.0  # one beat: what takes longer is of no use to the next one
@@ -52,52 +50,12 @@ LINK = {
 MAKING_TABLES = 7_217_046_391  # any number, of PostgreSQL's advisory lock while tables are made
 
 
-class Store(Protocol):
-    """The methods of Optuna's storages that a shared study uses; all storages of Optuna have them.
-
-    Raises:
-        OutOfReachError: by each method: it may be tried again, and may have taken effect.
-        SharedStudyError: by each method: it may not.
-        DuplicatedStudyError: as Optuna does, by ``create_new_study``.
-        KeyError: as Optuna does, where there is no such study or trial.
-        UpdateFinishedTrialError: as Optuna does, where a trial that is over is changed.
-    """
-
-    def create_new_study(
-        self, directions: Sequence[StudyDirection], study_name: str | None = None
-    ) -> int:
-        """Return the number of a new study."""
-
-    def get_study_id_from_name(self, study_name: str) -> int:
-        """Return the number of a study."""
-
-    def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
-        """Return all attributes of a study."""
-
-    def set_study_user_attr(self, study_id: int, key: str, value: Any) -> None:
-        """Write an attribute of a study. If two write a new one at once, either may be kept."""
-
-    def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
-        """Return the id of a new trial; within a study, numbers grow in the order of commits."""
-
-    def get_all_trials(
-        self,
-        study_id: int,
-        deepcopy: bool = True,  # noqa: FBT001, FBT002 - as Optuna declares it
-        states: Container[TrialState] | None = None,
-    ) -> list[FrozenTrial]:
-        """Return the trials in order; those that are over are read once."""
-
-    def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
-        """Write an attribute of a trial that is not over."""
-
-    def set_trial_state_values(
-        self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
-    ) -> bool:
-        """Change the state of a trial that is not over."""
-
-    def remove_session(self) -> None:
-        """Close the connection until the next call."""
+# What has the methods of Optuna's ``BaseStorage`` that a board calls, as all of its storages have.
+# As those do, it raises KeyError where there is no such study or trial, DuplicatedStudyError and
+# UpdateFinishedTrialError. Its faults are OutOfReachError, after which a call may be repeated and
+# may have taken effect, and SharedStudyError. Of two that write an attribute at once, one is kept;
+# the numbers of a study's trials grow in the order of commits; trials that are over are read once
+Store = Any
 
 
 def open_store(address: Address, call_s: float = CALL_S) -> Store:
@@ -118,7 +76,7 @@ def open_store(address: Address, call_s: float = CALL_S) -> Store:
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     kinds = {AddressKind.POSTGRESQL: PostgresStore, AddressKind.GRPC: GrpcStore}
-    return cast("Store", kinds[address.kind](address, call_s))
+    return kinds[address.kind](address, call_s)
 
 
 class PostgresStore:

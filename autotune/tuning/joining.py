@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from autotune.errors import AutotuneError, OutOfReachError
 from autotune.machine import host_lock
@@ -26,12 +26,11 @@ from autotune.sharing.entries import Agreement
 from autotune.sharing.joined import member_of
 from autotune.sharing.membership import ALONE, Membership
 from autotune.sharing.standing import Life, Observer
-from autotune.sharing.store import open_store
+from autotune.sharing.store import Store, open_store
 from autotune.tuning.events import Events
 
 if TYPE_CHECKING:
     from autotune.results.record import SearchInfo
-    from autotune.sharing.store import Store
 
 SERVED = "shared.db"  # the file of a study that is served, in the folder of who serves it
 # As long as the members of a job that start at once may need to be let in, one after the other: a
@@ -59,7 +58,7 @@ def board_of(sharing: SharingOptions, clock: Callable[[], float] = monotonic) ->
     Raises:
         UsageError: The address is none.
     """
-    store = cast("Store", StoreInReach(Address.parse(sharing.storage)))
+    store = StoreInReach(Address.parse(sharing.storage))
     return Board(store, sharing.name, clock, liveness.BEAT_S)
 
 
@@ -115,10 +114,11 @@ def served(sharing: SharingOptions, folder: Path, warn: Callable[[str], None]) -
 
     with closing(ServedStorage(folder / SERVED)) as storage, proxy.serve(storage, host, int(port)):
         yield
-        serve_on(sharing, warn)
+        serve_on(Board(storage, sharing.name), sharing, warn)
 
 
 def serve_on(
+    board: Board,
     sharing: SharingOptions,
     warn: Callable[[str], None],
     wait: Callable[[float], None] = sleep,
@@ -126,7 +126,6 @@ def serve_on(
     """Wait until all members of a study have left or are gone, or until Ctrl-C."""
     told = False
     try:
-        board = board_of(sharing)
         board.open(None)
         observer = Observer(board)
         while here := _still_here(observer):

@@ -29,6 +29,7 @@ REFUSED = (
     "study.db",
     "sqlite:///study.db",
     f"mysql://u:{PASSWORD}@db/x",
+    f"u:{PASSWORD}@db://x",
     "grpc://node7",
     "grpc://node7:123456",
     f"grpc://u:{PASSWORD}@node7:13000",

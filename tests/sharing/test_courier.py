@@ -18,6 +18,7 @@ from autotune.sharing.board import Board
 from autotune.sharing.courier import Pace
 from autotune.sharing.entries import arm_of
 from autotune.sharing.joined import Joined, member_of
+from autotune.sharing.snapshot import NOTHING
 from tests.made import make_record
 from tests.sharing.worlds import AGREEMENT, SPACE, Flaky, configs, process_of, rounds_of
 
@@ -167,7 +168,7 @@ def test_the_engine_never_waits_long_for_a_study_that_does_not_answer(tmp_path: 
     pace = Pace(beat_s=BEAT_S, wait_s=0.05, leave_s=0.05)
     member = member_of(board, AGREEMENT, tmp_path, pace)
     member.join("cpu", "a CPU", SPACE)
-    while member.courier.snapshot is None:
+    while member.courier.snapshot is NOTHING:
         time.sleep(BEAT_S / 10)
     answers.clear()
     assert not member.may_try(configs(1)[0])
@@ -183,3 +184,21 @@ def test_the_engine_never_waits_long_for_a_study_that_does_not_answer(tmp_path: 
     trials = storage.get_all_trials(storage.get_study_id_from_name("study"))
     assert {one.state for one in trials if one.user_attrs["kind"] == "try"} <= {TrialState.FAIL}
     assert not member.courier.spool.waiting
+
+
+def test_who_leaves_tries_at_once_whatever_failed_before(tmp_path: Path) -> None:
+    storage, is_cut = InMemoryStorage(), threading.Event()
+    board = Board(Flaky(storage, lambda _name: "before" if is_cut.is_set() else ""), "study")
+    member = member_of(board, AGREEMENT, tmp_path, Pace(beat_s=60.0))
+    while member.courier.snapshot is NOTHING:
+        time.sleep(0.01)
+    is_cut.set()
+    member.played(rounds_of(configs(1)[0]))
+    member.join("cpu", "a CPU", SPACE)
+    while not member.courier._contact.faults:
+        time.sleep(0.01)
+    is_cut.clear()
+    leave(member)
+    assert not member.courier.spool.waiting
+    (study,) = storage.get_all_studies()
+    assert study.user_attrs[f"member:{member.id}"]["left"]

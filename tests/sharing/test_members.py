@@ -1,21 +1,35 @@
 """Members of one study in virtual time: what each may do, and what all of them know."""
 
 import errno
+import json
+import math
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from optuna.storages import InMemoryStorage
-from optuna.trial import TrialState
+from optuna.trial import TrialState, create_trial
 
 from autotune.errors import SharedStudyError
 from autotune.files import access
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config
+from autotune.results.finding import Finding
 from autotune.sharing.board import Board
-from autotune.sharing.entries import Published, Rounds
-from tests.made import make_record
+from autotune.sharing.entries import (
+    Answer,
+    Claimed,
+    Entry,
+    Published,
+    Rounds,
+    Tried,
+    as_json,
+)
+from autotune.sharing.standing import standing
+from tests.made import make_interval, make_record
 from tests.sharing.worlds import (
     AGREEMENT,
     WRITTEN,
@@ -118,7 +132,7 @@ def test_wall_clocks_and_the_times_of_others_mean_nothing(world: World) -> None:
     assert early.may_try(FIRST)
     world.pass_s(30)
     assert not late.may_try(FIRST)
-    assert not late.courier.snapshot.dead  # type: ignore[union-attr]
+    assert not late.courier.snapshot.dead
 
 
 def test_a_member_that_was_killed_goes_on_under_its_name_and_loses_nothing(world: World) -> None:
@@ -249,6 +263,105 @@ def test_what_is_not_of_the_own_space_is_left_out_and_counted(world: World) -> N
     made = one.announce(FIRST)
     assert made is not None
     assert made.generation == 2, "a config that nobody can claim does not stop the group"
+
+
+def places_in(raw: Any, *above: Any) -> Iterator[tuple[Any, ...]]:
+    """Yield the way to each value of a JSON document."""
+    yield above
+    if isinstance(raw, dict | list):
+        for key in raw if isinstance(raw, dict) else range(len(raw)):
+            yield from places_in(raw[key], *above, key)
+
+
+def with_another(raw: Any, value: Any, *way: Any) -> Any:
+    """Return a copy of a JSON document with another value at one place."""
+    if not way:
+        return value
+    copy = raw.copy()
+    copy[way[0]] = with_another(raw[way[0]], value, *way[1:])
+    return copy
+
+
+def nested() -> list[Any]:
+    deep: list[Any] = []
+    for _ in range(900):
+        deep = [deep]
+    return deep
+
+
+def test_whatever_stands_in_a_study_ends_no_exchange_and_all_numbers_are_finite(
+    world: World,
+) -> None:
+    one = world.join("a")
+    made = one.announce(FIRST)
+    assert made is not None
+    entries: list[Entry] = [
+        Rounds(rounds_of(FIRST)),
+        Claimed(made.name, process_of(made)),
+        Tried(make_record(FIRST)),
+        Answer(made.name, FIRST, make_interval(1.2), Finding.FASTER, ("b",)),
+    ]
+    strange: list[Any] = [
+        None,
+        "inf",
+        "nan",
+        -1,
+        0,
+        True,
+        10**400,
+        1e308,
+        math.inf,
+        math.nan,
+        [],
+        {},
+    ]
+    study, number = world.storage.get_study_id_from_name("study"), 0
+    for entry in entries:
+        for way in places_in(Published("x", 0, "x", "cpu", entry).as_json()):
+            for value in [*strange, nested()]:
+                number += 1
+                raw = Published("x", number, "x", "cpu", entry).as_json()
+                name = f"result:x:{number:06d}"
+                world.storage.set_study_user_attr(study, name, with_another(raw, value, *way))
+    world.pass_s(20)
+    assert number > 1000
+    assert not one.courier.over
+    found = [*one.others().values(), one.tried_elsewhere(), *one.claims_elsewhere().values()]
+    assert all(map(len, found))
+    json.dumps([as_json(value) for its in found for value in its], allow_nan=False)
+    for process in one.claims_elsewhere()["x"]:
+        assert math.isfinite(process.ratio.interval.high)
+    for rounds in one.others()["x"]:
+        assert all(0 < its.cost / its.work < math.inf for its in rounds.stretch.values())
+    standing(one.courier.snapshot, ())
+
+
+def test_a_right_has_the_name_of_what_it_is_for(world: World) -> None:
+    one = world.join("a")
+    trial = create_trial(
+        state=TrialState.COMPLETE,
+        value=0.0,
+        user_attrs={"kind": "winner", "name": "winner:cpu:1", "turn": 1, "member": "x",
+                    "process": "x", "group": "gpu", "value": as_json(SECOND)},
+    )  # fmt: skip
+    world.storage.create_new_trial(world.storage.get_study_id_from_name("study"), trial)
+    world.pass_s(20)
+    made = one.announce(FIRST)
+    assert made is not None
+    assert made.config == FIRST
+
+
+def test_a_study_that_is_deleted_is_said_to_be_and_the_search_goes_on_alone(world: World) -> None:
+    one = world.join("a")
+    assert one.may_try(FIRST)
+    world.storage.delete_study(world.storage.get_study_id_from_name("study"))
+    one.tried(make_record(FIRST))
+    world.pass_s(20)
+    assert world.said["a"] == ["The shared study 'study' was deleted. This search goes on alone."]
+    assert one.may_try(SECOND)
+    again = world.join("a")
+    assert not again.courier.spool.waiting, "a resumed member makes it anew, and delivers"
+    assert len(results(world)) == 1
 
 
 def test_a_search_that_differs_is_refused_and_one_that_changed_goes_on_alone(world: World) -> None:

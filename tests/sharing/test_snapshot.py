@@ -2,9 +2,6 @@
 
 import os
 from dataclasses import replace
-from itertools import pairwise
-
-import pytest
 
 from autotune.files.lease import Lease
 from autotune.knobs.space.space import ResolvedSpace
@@ -18,7 +15,6 @@ from autotune.sharing.entries import (
     RequestState,
     Right,
     Tried,
-    arm_of,
 )
 from autotune.sharing.liveness import Liveness
 from autotune.sharing.snapshot import Snapshot, is_of, may_hold
@@ -28,7 +24,6 @@ from tests.sharing.worlds import BEAT_S, SPACE, WRITTEN, Clock, configs
 HERE = Lease.of_this_process()
 ELSEWHERE = Member("b", "b", "another boot", "pid:[1]", 7, 8)
 FIRST, SECOND, *_ = configs(5)
-ARM = arm_of("cpu", FIRST)
 HELD, DONE, LOST, VOID = RequestState
 
 
@@ -53,9 +48,8 @@ def test_a_member_is_dead_after_six_beats_and_three_looks_or_once_its_process_is
 
 
 def request(number: int, attempt: int, who: str, state: RequestState = HELD) -> Request:
-    name = f"try:{ARM}:{attempt}"
     is_open = state is HELD
-    return Request(Right.TRY, name, who, who, "cpu", 0, FIRST, state, number, number, is_open)
+    return Request(Right.TRY, attempt, who, who, "cpu", FIRST, state, number, number, is_open)
 
 
 def seen(*requests: Request, dead: str = "", tried: str = "") -> Snapshot:
@@ -79,10 +73,9 @@ FREE = [
 
 def test_a_config_is_free_once_and_once_more_after_its_holder_was_lost() -> None:
     for requests, attempt in FREE:
-        name = None if attempt is None else f"try:{ARM}:{attempt}"
-        assert seen(*requests).free_name("cpu", FIRST) == name, requests
-        assert seen(*requests, tried="c").free_name("cpu", FIRST) is None
-        assert seen(*requests).free_name("gpu", FIRST) == f"try:{arm_of('gpu', FIRST)}:1"
+        assert seen(*requests).free_attempt("cpu", FIRST) == attempt, requests
+        assert seen(*requests, tried="c").free_attempt("cpu", FIRST) is None
+        assert seen(*requests).free_attempt("gpu", FIRST) == 1
 
 
 CLOSING = [
@@ -160,15 +153,11 @@ def test_other_groups_answer_by_what_rests_on_most_machines() -> None:
     assert not Snapshot(None, others, frozenset(), published).answers("gpu", SPACE)
 
 
-@pytest.mark.parametrize("group", ["cpu", "gpu: 8 x"])
-def test_generations_follow_each_other(group: str) -> None:
-    found, names = seen(), []
+def test_generations_follow_each_other() -> None:
+    found = seen()
     for number in range(3):
-        name, generation = found.next_announcement(group)
-        names.append((name, generation))
-        made = Request(
-            Right.ANNOUNCE, name, "a", "a", group, generation, FIRST, DONE, number, number
-        )
+        generation = found.next_generation("cpu")
+        assert generation == number + 1
+        made = Request(Right.ANNOUNCE, generation, "a", "a", "cpu", FIRST, DONE, number, number)
         found = replace(found, requests=(*found.requests, made))
-        assert found.announcement(group) == made.announcement
-    assert all(one < other for one, other in pairwise(names))
+        assert found.announcement("cpu") == made.announcement

@@ -15,8 +15,7 @@ from autotune.results.record import SearchInfo
 from autotune.sharing.agreement import agreement_of, disagreement
 from autotune.sharing.board import Board
 from autotune.sharing.entries import Member
-from autotune.tuning import joining
-from autotune.tuning.joining import OPENING_S, PAUSE_S, board_of, opened, serve_on
+from autotune.tuning.joining import OPENING_S, PAUSE_S, opened, serve_on
 from autotune.tuning.search_request import SearchRequest
 from tests.made import make_hardware
 
@@ -115,17 +114,16 @@ def test_many_that_open_a_study_at_once_create_it_once(program: Program) -> None
 
 
 def test_a_study_is_served_until_its_last_member_has_left_or_a_ctrl_c(
-    monkeypatch: pytest.MonkeyPatch, program: Program
+    program: Program,
 ) -> None:
-    store, sharing = InMemoryStorage(), SharingOptions("grpc://node1:7000", "x", serves=True)
-    monkeypatch.setattr(joining, "open_store", lambda _: store)
-    board = board_of(sharing)
+    sharing = SharingOptions("grpc://node1:7000", "x", serves=True)
+    board = Board(InMemoryStorage(), "x")
     board.open(agreement_of(head_of(program)))
     other = Member("b", "node2", "boot", "pid", 7, 99)
     board.beat(other)
     told: list[str] = []
     says = iter([other, replace(other, left=True)])
-    serve_on(sharing, told.append, lambda _: board.beat(next(says)))
+    serve_on(board, sharing, told.append, lambda _: board.beat(next(says)))
     assert len(told) == 1
     assert "until the last member has left (node2); Ctrl-C ends that" in told[0]
 
@@ -133,5 +131,5 @@ def test_a_study_is_served_until_its_last_member_has_left_or_a_ctrl_c(
         raise KeyboardInterrupt
 
     board.beat(other)
-    serve_on(sharing, told.append, ctrl_c)
+    serve_on(board, sharing, told.append, ctrl_c)
     assert "no longer served. Its members measure on" in told[-1]
