@@ -45,10 +45,12 @@ from autotune.results.record import ClaimProcess, TrialRecord, slowest_compilati
 from autotune.rig.open_rig import ShouldStop
 from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.agree import PAUSE_S, agreed, await_announcement, may_be_claimed
+from autotune.tuning.choosing.chooser import Proposal
 from autotune.tuning.choosing.ranking import promising
 from autotune.tuning.events import Phase
 from autotune.tuning.live_rig import ALONE_S, MAX_STARTS, PLAY_S, WARM_UP_S, LiveRig, over_limit
 from autotune.tuning.plan import OWN_TURNS_S, PAIRS, PROCESSES, TURNS
+from autotune.tuning.race import tell
 from autotune.tuning.session import Baseline, Session
 
 SECOND_S = 0.5  # of the config that comes second
@@ -555,13 +557,20 @@ def play_on(session: Session, baseline: Baseline) -> None:
     stay = live.stay(match.winner, match.should_stop, SECOND_S)
     if isinstance(stay, Ending) or not live.is_open:
         return
+    measured = candidate.measurement or Measurement.of(stay.turns, stay.taken)
+    if candidate.measurement is None:  # it has entered here for the first time
+        cost_s, config = session.rigs.clock() - began_s, candidate.config
+        candidate = TrialRecord(
+            config, candidate.why, measured, None, candidate.speedup, live.number, cost_s
+        )
+        tell(session, space, Proposal(config, candidate.why), candidate)
     lengths = [
         live.length(match.base.config, baseline.measurement.step_s),
         live.length(match.winner, stay.step_s),
     ]
     if LEAST_ROUNDS * sum(length.seconds for length in lengths) > 2 * OWN_TURNS_S:
         return  # steps so long would take the time that is kept for fresh processes
-    steps_s = [(m or stay).step_s for m in (baseline.measurement, candidate.measurement)]
+    steps_s = [baseline.measurement.step_s, measured.step_s]
     rounds = _play(match, live, steps_s, OWN_TURNS_S)
     if isinstance(rounds, Failure) or not rounds:
         return
