@@ -152,7 +152,9 @@ class Joined(Membership):
     def claims_elsewhere(self) -> Mapping[str, Sequence[ClaimProcess]]:
         """Return what others have claimed of the announced config."""
         seen, announced = self._seen, self._in_force()
-        return {} if announced is None else seen.claims(announced, self.id)
+        found = {} if announced is None else seen.claims(announced, self.id)
+        # An earlier member on this host does not make it another machine
+        return {host: its for host, its in found.items() if host != self.host}
 
     def preferred(self, configs: Sequence[Config]) -> list[Config]:
         """Return configs in an order of this member's own."""

@@ -549,7 +549,9 @@ def play_on(session: Session, baseline: Baseline) -> None:
         return
     match = match_of(session, baseline, candidate)
     is_known = any(one.config == candidate.config for one in study.claim)
-    if match.is_apart or is_known or session.until_over.left_s() < OWN_TURNS_S:
+    is_unsettled = not session.sharing.is_alone and not match.announcement
+    is_short = session.until_over.left_s() < OWN_TURNS_S
+    if match.is_apart or is_known or is_unsettled or is_short:
         return
     began_s = session.rigs.clock()
     match = replace(match, should_stop=session.until_over)

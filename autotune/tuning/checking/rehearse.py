@@ -69,7 +69,7 @@ def rehearse_best(session: Session, baseline: Baseline) -> bool:
         is_agreed = announced is None or announced.config == best.config
         if record is None or (is_agreed and not record.is_blamed):
             return False
-        is_blamed = record.is_blamed
+        is_blamed = is_blamed or record.is_blamed
     return False
 
 
