@@ -170,9 +170,8 @@ def _lock_fault(folder: Path) -> str:
     try:
         try:  # a file without a name, so that who only reads changes nothing in the folder
             number = os.open(folder, flags | os.O_TMPFILE, 0o600)
-        except OSError:  # not every file system has such
+        except OSError:  # NFS has no such files
             number = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-            path.unlink(missing_ok=True)
     except OSError:
         return ""
     try:
@@ -181,6 +180,8 @@ def _lock_fault(folder: Path) -> str:
         return os.strerror(error.errno) if error.errno in NO_LOCKS else ""
     finally:
         os.close(number)
+        with suppress(OSError):
+            path.unlink()
     return ""
 
 

@@ -28,7 +28,8 @@ Machine = Callable[[str], None]
 
 # Begins a search and opens it again, in a folder in which fcntl(2) fails for the lock's test
 BEGINS = """
-import sys
+import os, sys
+os.O_TMPFILE = os.O_DIRECTORY  # refused, as by NFS; and strace knows files by their names
 from pathlib import Path
 from autotune.tuning.storage import search_dir
 from tests.made import make_head, make_space
