@@ -95,15 +95,21 @@ def speeds(
         machines: Rounds, by process, by machine.
         first: The config that all others are compared with.
     """
-    alone = [
-        _together([one for rounds in processes if (one := _speeds(rounds, first)) is not None], TAU)
-        for processes in machines
-    ]
-    return _together([one for one in alone if one is not None], OMEGA)
+    return pooled([[of_process(rounds, first) for rounds in its] for its in machines])
 
 
-def _together(found: Sequence[Speeds], differs: float) -> Speeds | None:
+def pooled(machines: Sequence[Sequence[Speeds | None]]) -> Speeds | None:
+    """Return what the processes of one or more machines say together, as ``speeds`` does.
+
+    Args:
+        machines: What ``of_process`` returned, by process, by machine.
+    """
+    return _together([_together(processes, TAU) for processes in machines], OMEGA)
+
+
+def _together(every: Sequence[Speeds | None], differs: float) -> Speeds | None:
     """Return what several processes, or machines, say that differ by about *differs*."""
+    found = [one for one in every if one is not None]
     if len(found) < 2:
         return found[0] if found else None
     configs = tuple(dict.fromkeys(config for one in found for config in one.configs))
@@ -124,7 +130,8 @@ def _together(found: Sequence[Speeds], differs: float) -> Speeds | None:
     return Speeds(configs, means, covariance, Speeds(configs, means, by_rounds))
 
 
-def _speeds(rounds: Sequence[Mapping[Any, Played]], first: Hashable) -> Speeds | None:
+def of_process(rounds: Sequence[Mapping[Any, Played]], first: Hashable) -> Speeds | None:
+    """Return what the rounds of one process say; None before the first with another config."""
     rounds = [one for one in rounds if first in one and len(one) > 1]
     if not rounds:
         return None

@@ -151,7 +151,9 @@ class Joined(Membership):
     def claims_elsewhere(self) -> Mapping[str, Sequence[ClaimProcess]]:
         """Return what others have claimed of the announced config."""
         seen, announced = self._seen, self._in_force()
-        return {} if announced is None else seen.claims(announced, self.id)
+        found = {} if announced is None else seen.claims(announced, self.id)
+        # An earlier member on this host does not make it another machine
+        return {host: its for host, its in found.items() if host != self.host}
 
     def preferred(self, configs: Sequence[Config]) -> list[Config]:
         """Return configs in an order of this member's own."""
@@ -219,6 +221,12 @@ class Joined(Membership):
         seen, announced = self._seen, self._in_force()
         is_cut_off = announced is None or self.courier.is_lone
         return not is_cut_off and announced is not None and bool(seen.owing(announced, self.id))
+
+    def awaits_announcement(self) -> bool:
+        """Return whether others may announce something; False when cut off for long."""
+        seen, is_lone = self._seen, self.courier.is_lone
+        is_due = self._space is not None and not is_lone and self._in_force() is None
+        return is_due and bool(seen.searching(self._group, self.id))
 
     def groups(self) -> Sequence[GroupAnswer]:
         """Return the answers of other groups."""

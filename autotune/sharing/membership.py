@@ -16,6 +16,8 @@ from autotune.results.result import SearchResult
 from autotune.results.shared_answer import GroupAnswer
 from autotune.sharing.entries import Announcement
 
+WAITS = "wait for the others"  # what a member does that has found nothing to announce
+
 
 class Membership:
     """What a search of one machine shares: nothing.
@@ -110,6 +112,13 @@ class Membership:
 
     def awaits_claims(self) -> bool:
         """Return whether living members of the group still owe processes of the announcement."""
+        return False
+
+    def awaits_announcement(self) -> bool:
+        """Return whether nothing is announced, and living members of the group may do so yet.
+
+        Those that ``begin`` to wait for that themselves do not.
+        """
         return False
 
     def pause(self, seconds: float) -> None:

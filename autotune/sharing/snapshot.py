@@ -37,6 +37,7 @@ from autotune.sharing.entries import (
     Tried,
     arm_of,
 )
+from autotune.sharing.membership import WAITS
 
 Kind = TypeVar("Kind", Rounds, Tried, Claimed, Refused, Answer)
 ATTEMPTS = 2  # at a config whose first holder was lost; it may be what kills machines
@@ -224,7 +225,7 @@ class Snapshot:
         return dict(found)
 
     def owing(self, announcement: Announcement, me: str) -> list[Member]:
-        """Return the living others of its group with too few processes for a claim yet.
+        """Return the living others of its group with too few fresh processes for a claim yet.
 
         Those that have come to their answer, or have refused it, owe nothing.
         """
@@ -233,7 +234,8 @@ class Snapshot:
         for one in self.published:
             match one.entry:
                 case Claimed(announcement.name, process) if process.config == announcement.config:
-                    made[one.member].append(process)
+                    if not process.is_of_search:
+                        made[one.member].append(process)
                 case Answer(announcement=announcement.name) | Refused(announcement.name):
                     done.add(one.member)
         return [
@@ -242,6 +244,12 @@ class Snapshot:
             if one.group == announcement.group and one.id != me and one.id not in done
             if len(own := made[one.id]) < least_processes(apart=any(p.is_pair for p in own))
         ]
+
+    def searching(self, group: str, me: str) -> list[Member]:
+        """Return the living others of a group that may announce something yet."""
+        done = {one.member for one in self.published if isinstance(one.entry, Answer)}
+        others = (one for one in self.living if one.group == group and one.id != me)
+        return [one for one in others if one.phase != WAITS and one.id not in done]
 
     def answers(self, group: str, space: ResolvedSpace) -> list[GroupAnswer]:
         """Return the answers of other groups, as far as their configs mean something here."""

@@ -32,7 +32,6 @@ from autotune.measurement.claim import (
 )
 from autotune.measurement.goal import THROUGHPUT, Goal, Objective
 from autotune.measurement.interval import NORMAL, Interval, LogRatio
-from autotune.measurement.learning.training_trace import Sameness
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.measurement.page_faults import PageFaults
@@ -43,14 +42,15 @@ from autotune.program.config import Config
 from autotune.program.may_change import MayChange
 from autotune.results.blame import is_of_device
 from autotune.results.record import ClaimProcess, TrialRecord, slowest_compilation
-from autotune.results.rehearsals import trained
 from autotune.rig.open_rig import ShouldStop
 from autotune.rig.rig_factory import RigFactory
-from autotune.tuning.checking.learning_check import learns_enough
+from autotune.tuning.agree import PAUSE_S, agreed, await_announcement, may_be_claimed
+from autotune.tuning.choosing.chooser import Proposal
 from autotune.tuning.choosing.ranking import promising
 from autotune.tuning.events import Phase
 from autotune.tuning.live_rig import ALONE_S, MAX_STARTS, PLAY_S, WARM_UP_S, LiveRig, over_limit
 from autotune.tuning.plan import OWN_TURNS_S, PAIRS, PROCESSES, TURNS
+from autotune.tuning.race import tell
 from autotune.tuning.session import Baseline, Session
 
 SECOND_S = 0.5  # of the config that comes second
@@ -61,12 +61,12 @@ NO_TIME_APART = "what can be tried here needs fresh processes, for which there w
 NOT_SEEN_EQUAL = (
     "its losses were not seen to be equal bit for bit; a longer --budget, or --may-change rounding"
 )
+NOT_CHECKED = "what its larger batch learns was not checked on this machine"
 # By how much others may slow the program as written down against its first measurement. On 2 cores,
 # two scripts that ran at once made digits_cnn 40 times slower with 2 threads, and not with 1: this
 # was claimed as 21x
 SWAMPED = 2.0
 CANDIDATES = 2  # configs that may fail in a fresh process before the baseline is kept
-PAUSE_S = 1.0  # between two looks at what other machines have measured
 Machines = Mapping[str, Sequence[ClaimProcess]]
 Pair = tuple[Played, Played]  # what the program as written and the winner played in one round
 
@@ -480,13 +480,23 @@ def claim_best(session: Session, baseline: Baseline) -> ClaimResult:
     """
     session.live.close()  # its process would compete with the fresh ones
     able = promising(session.study, baseline.space)
-    faster = claimable(session, baseline)
-    if baseline.space.may_change is MayChange.NOTHING and able and not faster:
-        return ClaimResult(able[0], reason=NOT_SEEN_EQUAL)
-    result = ClaimResult(
-        None, reason="" if faster else _why_nothing_was_compared(session, baseline.space)
-    )
-    for candidate in faster[:CANDIDATES]:
+    faster = [r for r in able if may_be_claimed(session, baseline, r.config)]
+    if not faster:
+        await_announcement(session)
+    is_strict = baseline.space.may_change is MayChange.NOTHING
+    unsound = NOT_SEEN_EQUAL if is_strict else NOT_CHECKED
+    reason = "" if faster else _why_nothing_was_compared(session, baseline.space)
+    result, tried = ClaimResult(None, reason=reason), set[Config]()
+    if is_strict and able and not faster:
+        result = ClaimResult(able[0], reason=unsound)
+    for _ in range(CANDIDATES):
+        own = next((r for r in faster if r.config not in tried), None)
+        candidate = agreed(session, baseline, own)
+        if candidate is None:
+            break
+        if not may_be_claimed(session, baseline, candidate.config):
+            return ClaimResult(candidate, reason=unsound)
+        tried.add(candidate.config)
         match = match_of(session, baseline, candidate)
         outcome = prove_in_time(session, match, candidate)
         if isinstance(outcome, Confirmation):
@@ -501,25 +511,6 @@ def claim_best(session: Session, baseline: Baseline) -> ClaimResult:
             session.sharing.refuse(f"it failed in a fresh process: {reason}")
             session.events.warn(f"The best config failed in a fresh process: {reason}")
     return result
-
-
-def claimable(session: Session, baseline: Baseline) -> list[TrialRecord]:
-    """Return the records that look faster and whose training may be recommended, best first."""
-    able = promising(session.study, baseline.space)
-    faster = [r for r in able if learns_enough(session, baseline.space, r.config)]
-    if baseline.space.may_change is MayChange.NOTHING:
-        faster = [r for r in faster if _is_equal(session, baseline, r.config)]
-    return faster
-
-
-def _is_equal(session: Session, baseline: Baseline, config: Config) -> bool:
-    # Whether a config was seen to train what the program does, bit for bit
-    canary, record = session.study.canary, trained(session.study.rehearsals, config)
-    if canary is not None and canary.clears(config, baseline.space.baseline):
-        found = canary.training
-    else:
-        found = None if record is None else record.training
-    return found is not None and found.sameness is Sameness.BITS
 
 
 def match_of(session: Session, baseline: Baseline, candidate: TrialRecord) -> Match:
@@ -546,28 +537,42 @@ def play_on(session: Session, baseline: Baseline) -> None:
     """Let the candidate and the program as written play on in the search's own process.
 
     Their turns come after the candidate was chosen, so they count for the claim like those of one
-    more process, and cost no start. Of several machines, not before one has announced it.
+    more process, and cost no start. Of several machines, not before one has announced it, which
+    waits for what is tried in fresh processes.
     """
-    study, live = session.study, session.live
-    if not session.sharing.is_alone and session.sharing.announced() is None:
+    study, live, space = session.study, session.live, baseline.space
+    has_later = bool(space.restart & space.domains.keys()) and session.may_restart()
+    if has_later and not session.sharing.is_alone and session.sharing.announced() is None:
         return
-    candidate = next(iter(promising(study, baseline.space)), None)
-    if candidate is None or not live.is_open or candidate.measurement is None:
+    candidate = agreed(session, baseline, next(iter(promising(study, space)), None))
+    if candidate is None or not live.is_open:
         return
     match = match_of(session, baseline, candidate)
     is_known = any(one.config == candidate.config for one in study.claim)
-    if match.is_apart or is_known or session.until_over.left_s() < OWN_TURNS_S:
+    is_unsettled = not session.sharing.is_alone and not match.announcement
+    is_short = session.until_over.left_s() < OWN_TURNS_S
+    if match.is_apart or is_known or is_unsettled or is_short:
         return
-    steps_s = [baseline.measurement.step_s, candidate.measurement.step_s]
     began_s = session.rigs.clock()
     match = replace(match, should_stop=session.until_over)
     # of a search that goes on, this process has not seen the candidate yet
     stay = live.stay(match.winner, match.should_stop, SECOND_S)
     if isinstance(stay, Ending) or not live.is_open:
         return
-    lengths = [live.length(match.base.config, steps_s[0]), live.length(match.winner, stay.step_s)]
+    measured = candidate.measurement or Measurement.of(stay.turns, stay.taken)
+    if candidate.measurement is None:  # it has entered here for the first time
+        cost_s, config = session.rigs.clock() - began_s, candidate.config
+        candidate = TrialRecord(
+            config, candidate.why, measured, None, candidate.speedup, live.number, cost_s
+        )
+        tell(session, space, Proposal(config, candidate.why), candidate)
+    lengths = [
+        live.length(match.base.config, baseline.measurement.step_s),
+        live.length(match.winner, stay.step_s),
+    ]
     if LEAST_ROUNDS * sum(length.seconds for length in lengths) > 2 * OWN_TURNS_S:
         return  # steps so long would take the time that is kept for fresh processes
+    steps_s = [baseline.measurement.step_s, measured.step_s]
     rounds = _play(match, live, steps_s, OWN_TURNS_S)
     if isinstance(rounds, Failure) or not rounds:
         return
@@ -618,7 +623,7 @@ def prove_in_time(
         session.events.on_process(process)
 
     found = prove(match, earlier, keep, time_left_s, plan.process_s, plan.turns_s)
-    if isinstance(found, Failure) or not _await_others(session, match, kept_s):
+    if isinstance(found, Failure) or not _await_others(session, match):
         return found
     return match.read(found.processes) or found
 
@@ -629,15 +634,17 @@ def _keep(session: Session, process: ClaimProcess) -> None:
     session.sharing.claimed(process)
 
 
-def _await_others(session: Session, match: Match, kept_s: float) -> bool:
-    # At most as long as a claim takes, as others may have begun later; whether there was a wait
+def _await_others(session: Session, match: Match) -> bool:
+    # At most as long as a claim takes, as others may have begun later, and with the overdraft, as
+    # what they have begun may end in it; whether there was a wait
     sharing, clock = session.sharing, session.rigs.clock
     if not match.announcement or not sharing.awaits_claims():
         return False
-    most_s = min(session.plan.claim_s(is_apart=match.is_apart), session.budget.left_s - kept_s)
-    until = clock() + most_s
+    until = clock() + session.plan.claim_s(is_apart=match.is_apart)
     session.events.note("Waiting for other machines to measure the same config.")
-    while sharing.awaits_claims() and clock() < until and not session.stop.requests:
+    while sharing.awaits_claims() and clock() < until and match.should_stop() is None:
+        if session.stop.requests:
+            break
         sharing.pause(PAUSE_S)
     return True
 

@@ -18,7 +18,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Container
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -77,6 +77,7 @@ class _Lives:
     failures: int = 0
     shortest: int | None = None  # of one that came to its end
     turns: int = 0  # of the present one
+    returned: set[tuple[int, Config]] = field(default_factory=set)  # to which process
 
 
 class Race:
@@ -91,7 +92,6 @@ class Race:
         self._in_play: dict[Config, Entrant] = {}
         self._played: Counter[Config] = Counter()
         self._suspected: Counter[tuple[Config, Outcome]] = Counter()  # how often, and of what
-        self._returned: set[tuple[int, Config]] = set()  # to which process
         self._lives = _Lives()
         self._compiles = FirstCompiles(self._study, baseline.space)
 
@@ -148,9 +148,9 @@ class Race:
 
     def _of_best(self, field: Field, known: Container[Config] = ()) -> Proposal | None:
         for config, why in self._proposals.of_best(field).items():
-            seat = self._live.number, config
-            if config not in self._in_play and config not in known and seat not in self._returned:
-                self._returned.add(seat)
+            seat, returned = (self._live.number, config), self._lives.returned
+            if config not in self._in_play and config not in known and seat not in returned:
+                returned.add(seat)
                 return Proposal(config, why)
         return None
 

@@ -7,7 +7,6 @@ budget, the record and the rigs.
 from __future__ import annotations
 
 from autotune.results.result import SearchResult
-from autotune.tuning.agree import Agreeing, select
 from autotune.tuning.apart import try_apart
 from autotune.tuning.baseline import diagnosed, measure_baseline
 from autotune.tuning.checking.canary import cleared
@@ -17,6 +16,7 @@ from autotune.tuning.claim import claim_best, play_on
 from autotune.tuning.conclude import conclude
 from autotune.tuning.events import Events
 from autotune.tuning.larger import with_larger
+from autotune.tuning.race import race
 from autotune.tuning.reach import reach
 from autotune.tuning.session import Finish, search_session
 from autotune.tuning.storage.search_dir import SearchDir
@@ -62,13 +62,11 @@ def search(
             events.on_diagnosis(diagnosis, baseline.space, held)
             baseline = cleared(session, baseline)
             diagnosis = diagnosed(session, baseline)
-            select(session, baseline, diagnosis)
+            race(session, baseline, diagnosis)
             play_on(session, baseline)
             try_apart(session, baseline, diagnosis)
-            # All that looked faster fails, or other machines claim something else
-            agreeing = Agreeing(session, baseline)
-            while rehearse_best(session, baseline) or agreeing.goes_on():
-                select(session, baseline, diagnosis)
+            while rehearse_best(session, baseline):  # all that looked faster fails
+                race(session, baseline, diagnosis)
             claimed = claim_best(session, baseline)
             claimed = with_larger(session, baseline, claimed)
         claimed = claimed or claim_best(session, baseline)

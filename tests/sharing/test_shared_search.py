@@ -88,6 +88,33 @@ def test_machines_of_one_kind_come_to_one_answer_that_rests_on_all_of_them(tmp_p
         assert all(one.announcement == announcement.name for one in result.claim)
 
 
+def test_all_members_claim_the_same_together_in_a_short_search(tmp_path: Path) -> None:
+    # One process of the claim takes a fifth of the budget, so what they do must be in step
+    script = replace(SCRIPT, start_s=8.0, noise=0.07)
+    for number, joins_s in enumerate((0.5, 2.0, 4.5)):
+        parts = (Part(script, budget_s=90.0), Part(script, joins_s=joins_s, budget_s=90.0))
+        found = together(tmp_path / f"{number}", *parts)
+        (announcement,) = announced(found)
+        for member, result in enumerate(found.found):
+            assert (result.finding, result.best) == (Finding.FASTER, announcement.config)
+            assert hosts(found, member) == ["host-0", "host-1"]
+            assert result.seconds < 1.15 * 90.0
+
+
+def test_one_that_finds_nothing_itself_claims_what_others_announce(tmp_path: Path) -> None:
+    # On its machine all changes cost speed; two of those wait for nobody
+    slow = replace(
+        SCRIPT, factors={knob: dict.fromkeys(to, 0.8) for knob, to in TWO_FASTER.items()}
+    )
+    found = together(tmp_path / "one", Part(SCRIPT), Part(slow))
+    (announcement,) = announced(found)
+    assert {one.config for one in found.found[1].claim} == {announcement.config}
+    none = together(tmp_path / "none", Part(slow), Part(slow))
+    assert not announced(none)
+    assert all(one.finding is Finding.NOTHING_FOUND for one in none.found)
+    assert all(one.seconds < 180.0 for one in none.found)
+
+
 def test_machines_try_different_configs_and_hear_of_the_best_from_the_others(
     tmp_path: Path,
 ) -> None:

@@ -286,9 +286,11 @@ def learns_enough(session: Session, space: ResolvedSpace, config: Config) -> boo
 def samples_ratio(record: TrialRecord, baseline: Baseline) -> float:
     """Return how many times the baseline's samples/s a measured config makes.
 
-    Its ``speedup`` is about what the search compares, which may be energy.
+    Its ``speedup`` is about what the search compares, which may be energy; it counts for a config
+    that other machines alone have measured.
     """
-    assert record.measurement is not None, "a candidate was measured"
+    if record.measurement is None:
+        return 1.0 if record.speedup is None else record.speedup.estimate
     own, written = (m.throughput.estimate for m in (record.measurement, baseline.measurement))
     return own / written
 

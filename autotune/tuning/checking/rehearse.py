@@ -19,6 +19,7 @@ from autotune.program.may_change import MayChange
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan
 from autotune.results.record import TrialRecord
 from autotune.results.rehearsals import RehearsalRecord, blames, note, survives, warning
+from autotune.tuning.agree import agreed, await_announcement
 from autotune.tuning.checking.learning_check import learns_enough, samples_ratio, with_learning
 from autotune.tuning.checking.self_check import SelfCheck, without_one
 from autotune.tuning.checking.short_runs import ShortRuns
@@ -50,20 +51,25 @@ def rehearse_best(session: Session, baseline: Baseline) -> bool:
         may_check, space = study.learning_checks < MOST_CHECKS, baseline.space
         able = promising(study, space)
         able = [r for r in able if may_check or learns_enough(session, space, r.config)]
-        if not able:
+        if not able and not is_blamed:
+            await_announcement(session)
+        best = agreed(session, baseline, next(iter(able), None))
+        if best is None:
             session.has_candidate = False
             return is_blamed and session.until_last_trial() is None
-        is_apart = space.needs_restart(space.baseline, able[0].config)
+        is_apart = space.needs_restart(space.baseline, best.config)
         kept_s = session.plan.claim_s(is_apart=is_apart)
         most_s = session.time_to_rehearse_s(kept_s=kept_s)
-        if _is_cleared(session, baseline, able[0].config) or not most_s:
+        if _is_cleared(session, baseline, best.config) or not most_s:
             return False
-        if _is_known(study, able[0].config, most_s):
+        if _is_known(study, best.config, most_s):
             return False
-        record = _rehearsed(_Rehearsing(session, baseline, able[0], kept_s), most_s)
-        if record is None or not record.is_blamed:
+        record = _rehearsed(_Rehearsing(session, baseline, best, kept_s), most_s)
+        announced = session.sharing.announced()
+        is_agreed = announced is None or announced.config == best.config
+        if record is None or (is_agreed and not record.is_blamed):
             return False
-        is_blamed = True
+        is_blamed = is_blamed or record.is_blamed
     return False
 
 

@@ -114,13 +114,10 @@ def _speed(record: TrialRecord) -> float:
 def promising(study: Study, space: ResolvedSpace) -> list[TrialRecord]:
     """Return the records that look faster than the baseline, best first.
 
-    By the whole of their live interval, or by an estimate that is worth a confirmation. Once
-    machines that share the search have announced a config, it comes alone, unless it was seen to
-    fail here; what one of them has refused comes no more.
+    By the whole of their live interval, or by an estimate that is worth a confirmation. What
+    machines that share the search had announced, and one of them has refused, comes no more.
     """
-    announced, refused = study.sharing.announced(), study.sharing.refused()
-    if announced is not None:
-        return [record for record in ranked(study, space) if record.config == announced.config]
+    refused = study.sharing.refused()
     return [
         record
         for record in ranked(study, space)

@@ -30,7 +30,7 @@ from autotune.machine.hardware import Hardware
 from autotune.measurement.goal import Goal
 from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import Outcome, RunMode
-from autotune.measurement.rounds import Speeds
+from autotune.measurement.rounds import Speeds, of_process, pooled
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
 from autotune.program.may_change import MayChange
@@ -49,7 +49,6 @@ from autotune.results.rehearsals import Canary, RehearsalRecord
 from autotune.results.result import SearchResult
 from autotune.results.wording import factor
 from autotune.sharing.membership import ALONE, Membership
-from autotune.tuning.storage.race_rounds import RaceRounds
 from autotune.tuning.storage.record_storage import RecordStorage, faults_told
 
 Value = TypeVar("Value")
@@ -94,6 +93,59 @@ class Stored(Generic[Value]):
     def __set__(self, study: Study, value: Value) -> None:
         study.read[self._name] = value
         study.keep(self._name, _dump(self._kind, value))
+
+
+class RaceRounds:
+    """What was played in a race.
+
+    Attributes:
+        own: All rounds of this machine, of all sessions, in order.
+    """
+
+    def __init__(self, own: Iterable[PlayedRounds]) -> None:
+        self.own = [*own]
+        self._elsewhere: Mapping[str, Sequence[PlayedRounds]] = {}
+        self._fits: dict[tuple[str, int, Config], tuple[int, Speeds | None]] = {}
+        self._speeds: Speeds | None = None
+
+    def add(self, played: PlayedRounds) -> None:
+        """Add rounds of this machine."""
+        self.own.append(played)
+        self._speeds = None
+
+    def hear(self, elsewhere: Mapping[str, Sequence[PlayedRounds]]) -> None:
+        """Take the rounds of other machines, by machine: all that are known."""
+        if sum(map(len, elsewhere.values())) != sum(map(len, self._elsewhere.values())):
+            self._elsewhere = {name: tuple(rounds) for name, rounds in elsewhere.items()}
+            self._speeds = None
+
+    @property
+    def speeds(self) -> Speeds | None:
+        """What all rounds say about configs; None before the first with two configs.
+
+        Those of one answer of a rig, of about two seconds, count as one round: what the machine
+        does to a config's ratio lasts longer than a turn. A config that only other machines have
+        played is compared by the program as written, which all of them play.
+        """
+        machines = {"": self.own, **self._elsewhere}
+        played = [rounds[0] for rounds in machines.values() if rounds]
+        if self._speeds is None and played:
+            first = played[0].configs[0]
+            self._speeds = pooled([[*self._fitted(n, first, machines[n])] for n in machines])
+        return self._speeds
+
+    def _fitted(
+        self, machine: str, first: Config, rounds: Iterable[PlayedRounds]
+    ) -> Iterator[Speeds | None]:
+        # A process of which no more was heard is not fitted again
+        processes: dict[int, list[PlayedRounds]] = {}
+        for one in rounds:
+            processes.setdefault(one.process, []).append(one)
+        for process, its in processes.items():
+            key = machine, process, first
+            if self._fits.get(key, (0, None))[0] != len(its):
+                self._fits[key] = len(its), of_process([one.stretch for one in its], first)
+            yield self._fits[key][1]
 
 
 class Study:
