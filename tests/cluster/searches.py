@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from autotune.cli.exit_status import ExitStatus
 from autotune.results.finding import Finding
+from autotune.tuning.storage.search_dir import FILE
 from tests.cluster.hosts import Host, send
 from tests.docs.pages import ROOT
 
@@ -112,8 +113,12 @@ class Searches:
         return host.disk / f"{self.name}.log"
 
     def folders(self, host: Host) -> list[Path]:
-        """Return the run folders of a host's members in this study, the oldest first."""
-        found = (host.work / ".autotune").glob(f"{self.name}*")
+        """Return the run folders of a host's members in this study, the oldest first.
+
+        One that was killed before it had a record has none.
+        """
+        records = (host.work / ".autotune").glob(f"{self.name}*/{FILE}")
+        found = (record.parent for record in records)
         return sorted(found, key=lambda one: one.stat().st_ctime_ns)
 
     def newest(self, host: Host) -> Path | None:
