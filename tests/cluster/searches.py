@@ -17,6 +17,7 @@ from autotune.results.finding import Finding
 from autotune.tuning.storage.search_dir import FILE
 from tests.cluster.hosts import Host, send
 from tests.docs.pages import ROOT
+from tests.rigging import wait_for
 
 SCRIPTED = (sys.executable, "-m", "tests.cluster.scripted_cli")
 # Without torch's own threads or any process, a search tries these within minutes, some of them in
@@ -137,8 +138,12 @@ class Searches:
     def kill(self, host: Host) -> None:
         """End a member with SIGKILL."""
         process = self.processes[host.name]
-        send(process, signal.SIGKILL)
-        process.wait(20)
+
+        def is_gone() -> bool:
+            send(process, signal.SIGKILL)  # one that was just started may not run yet
+            return process.poll() is not None
+
+        assert wait_for(is_gone, 60)
 
     def wait(self, until_s: float) -> None:
         """Wait until all members have ended, at most until then by ``monotonic()``."""
