@@ -179,8 +179,14 @@ def test_nothing_could_be_measured_is_said_with_the_most_common_reason(
     result = conclude(given.session, baseline(), ClaimResult(None))
     assert (result.finding, result.best) == (Finding.NOT_MEASURED, BASE)
     assert result.reason == "2 of 3 configs failed: KeyError: 3"
+    console = Console()
+
+    def found() -> SearchResult:
+        console.on_result(result)
+        return result
+
     with pytest.raises(typer.Exit) as caught:
-        command._end(Console(), lambda: result, Output.typed("best.yaml"), as_json=False)
+        command._end(console, found, Output.typed("best.yaml"), as_json=False)
     assert caught.value.exit_code == 3
     text = capsys.readouterr().out
     assert "Only the program as written could be measured" in text
