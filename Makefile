@@ -31,8 +31,7 @@ pictures: .venv/dev
 # searches of several machines on real parts: PostgreSQL, Slurm, Ray, and hosts that are namespaces;
 # what Debian has is installed where it is missing (root only); 20 minutes
 cluster: .venv/cluster
-	OMP_WAIT_POLICY=PASSIVE OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 \
-		-m cluster tests/cluster
+	$(TESTS) -m cluster tests/cluster
 
 lint: .venv/dev
 	$(BIN)/ruff check .

@@ -153,14 +153,16 @@ def _measure(session: Session) -> Baseline:
 
 def _with_worth(session: Session, profile: Profile, record: TrialRecord) -> Profile:
     # Where page faults take next to no time, to keep memory is a change that gives nothing; where
-    # memory is to be saved, it takes more of it
+    # memory is to be saved, it takes more of it. Machines that share a search all keep it: measured
+    # by each, the share would let some have the setting in their configs and others not, and these
+    # could neither be pooled nor claimed together
     own = session.live.faults.alone.get(record.config)
     if record.measurement is None or KEEPS in session.study.head.space.requested:
         return profile
     share = 1.0 if own is None else own * page_fault_s() / record.measurement.step_s
     is_for_memory = session.study.goal.objective is Objective.MEMORY
-    is_worth = share >= WORTH_KEEPING and not is_for_memory
-    if is_worth:
+    is_worth = share >= WORTH_KEEPING or not session.sharing.is_alone
+    if is_worth and not is_for_memory:
         return profile
     return replace(profile, allocators=replace(profile.allocators, mmap_threshold=None))
 

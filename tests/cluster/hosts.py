@@ -101,12 +101,14 @@ class Host:
     Attributes:
         address: Its IPv4 address.
         clock_s: By how many seconds its wall clock is wrong, for what is started from now on.
+        core: The only CPU of what is started from now on; None for all of them.
     """
 
     name: str
     address: str
     network: Network
     clock_s: float = 0.0
+    core: int | None = None
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
@@ -197,7 +199,8 @@ class Host:
     def _entered(self, words: Sequence[str]) -> list[str]:
         spaces = ("--net", "--uts", "--mount", "--pid", f"--wd={self.work}")
         enter = ["nsenter", f"--target={_inner(self._first)}", "--no-fork", *spaces]
-        return [*enter, "sh", "-c", IN_THE_SHELL, "sh", *words]
+        core = () if self.core is None else ("taskset", "--cpu-list", str(self.core))
+        return [*enter, *core, "sh", "-c", IN_THE_SHELL, "sh", *words]
 
 
 def send(process: subprocess.Popen[bytes], signalled: signal.Signals) -> None:

@@ -6,15 +6,18 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Protocol
 
 from autotune.cli.exit_status import ExitStatus
+from autotune.results.finding import Finding
+from autotune.tuning.storage.search_dir import FILE
 from tests.cluster.hosts import Host, send
 from tests.docs.pages import ROOT
+from tests.rigging import wait_for
 
 SCRIPTED = (sys.executable, "-m", "tests.cluster.scripted_cli")
 # Without torch's own threads or any process, a search tries these within minutes, some of them in
@@ -66,6 +69,9 @@ class Searches:
         budget_s: That of each member, in its own seconds.
         hosts: Those on which members run.
         processes: The newest member of each host.
+        starts: How many members were started; none measures with the random numbers of another.
+        command: What members run, before the words of ``search`` or ``resume``.
+        options: Those of ``search`` besides storage, name and budget.
     """
 
     name: str
@@ -74,6 +80,9 @@ class Searches:
     budget_s: float
     hosts: Sequence[Host]
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    starts: int = 0
+    command: Sequence[str] = SCRIPTED
+    options: Sequence[str] = ("--space", "space.yaml")
 
     def start(self, host: Host, *, resumes: bool = False) -> None:
         """Start a member on a host, or go on with the one that was killed there."""
@@ -85,10 +94,12 @@ class Searches:
         if folder is not None and (resumes or self.storage.must_return(host)):
             words = ["resume", folder.name, "--force"]
         else:
-            budget = ("--budget", f"{self.budget_s:.0f}s", "--space", "space.yaml", "--force")
-            words = ["search", *self.storage.words(host), "--name", self.name, *budget, "train.py"]
+            asked = ("--name", self.name, "--budget", f"{self.budget_s:.0f}s", *self.options)
+            words = ["search", *self.storage.words(host), *asked, "--force", "train.py"]
+        self.starts += 1
         env = {
             "SCRIPTED_SPEED": f"{self.speed:g}",
+            "SCRIPTED_SEED": str(self.starts),
             "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path[1:]]),
             "NO_COLOR": "1",
             **self.storage.env(host),
@@ -96,15 +107,19 @@ class Searches:
         log = self.log(host)
         with log.open("a") as said:
             said.write(f"\n$ {' '.join(words)}\n")
-        self.processes[host.name] = host.start(*SCRIPTED, *words, log=log, env=env)
+        self.processes[host.name] = host.start(*self.command, *words, log=log, env=env)
 
     def log(self, host: Host) -> Path:
         """Return the file that has what the members of a host say."""
         return host.disk / f"{self.name}.log"
 
     def folders(self, host: Host) -> list[Path]:
-        """Return the run folders of a host's members in this study, the oldest first."""
-        found = (host.work / ".autotune").glob(f"{self.name}*")
+        """Return the run folders of a host's members in this study, the oldest first.
+
+        One that was killed before it had a record has none.
+        """
+        records = (host.work / ".autotune").glob(f"{self.name}*/{FILE}")
+        found = (record.parent for record in records)
         return sorted(found, key=lambda one: one.stat().st_ctime_ns)
 
     def newest(self, host: Host) -> Path | None:
@@ -123,14 +138,28 @@ class Searches:
     def kill(self, host: Host) -> None:
         """End a member with SIGKILL."""
         process = self.processes[host.name]
-        send(process, signal.SIGKILL)
-        process.wait(20)
+
+        def is_gone() -> bool:
+            send(process, signal.SIGKILL)  # one that was just started may not run yet
+            return process.poll() is not None
+
+        assert wait_for(is_gone, 60)
 
     def wait(self, until_s: float) -> None:
         """Wait until all members have ended, at most until then by ``monotonic()``."""
         while self.running:
             assert monotonic() < until_s, f"goes on for ever: {self.told(self.running)}"
             sleep(0.2)
+
+    def deliver(self, killed: Collection[str]) -> None:
+        """Let members that have ended go on by ``resume``, which delivers what waits.
+
+        Members that were killed for good do not.
+        """
+        for host in self.hosts:
+            if host.name not in killed:
+                self.start(host, resumes=True)
+        self.wait(monotonic() + 120)
 
     def result(self, host: Host) -> dict[str, Any]:
         """Return result.json of a host's newest member."""
@@ -139,10 +168,10 @@ class Searches:
         found: dict[str, Any] = json.loads((folder / "result.json").read_text())
         return found
 
-    def answers(self, killed: Sequence[str]) -> dict[str, object]:
+    def answers(self, killed: Collection[str]) -> dict[str, object]:
         """Return what the members that were not killed for good recommend, by host.
 
-        They must have ended well.
+        They must have ended well. None is the honest answer of one that had no time to confirm.
         """
         found = dict[str, object]()
         for host in self.hosts:
@@ -151,11 +180,8 @@ class Searches:
             status = self.processes[host.name].poll()
             assert status in ENDED_WELL, f"ended with {status}: {self.told([host])}"
             result = self.result(host)
-            best = result["best"] or {}
-            found[host.name] = (
-                result["finding"],
-                tuple(sorted((best.get("config") or {}).items())),
-            )
+            best = result["best"] if result["finding"] == Finding.FASTER else None
+            found[host.name] = best and tuple(sorted(best["config"].items()))
         return found
 
     def told(self, hosts: Sequence[Host]) -> str:

@@ -4,7 +4,6 @@ The queries are understood by PostgreSQL and by SQLite alike.
 """
 
 import json
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -102,7 +101,7 @@ def facts(sql: Sql, study: str) -> Facts:
         announcements.setdefault(group, []).append(name)
     return Facts(
         len(results),
-        [key for (key,) in keys] + _doubled([json.loads(value) for _, value in results]),
+        [key for (key,) in keys] + _doubled(results),
         _gaps([key for key, _ in results]),
         [number for (number,) in running],
         {arm: int(count) for arm, count in handed},
@@ -110,20 +109,20 @@ def facts(sql: Sql, study: str) -> Facts:
     )
 
 
-def _doubled(results: Sequence[dict[str, object]]) -> list[str]:
-    """Return the measurements that stand under two keys, or twice under one.
+def _doubled(results: Sequence[Sequence[str]]) -> list[str]:
+    """Return the measurements that stand under two keys, or twice under one, and those keys.
 
     Measured seconds have six digits or more: all of those of two rounds are never the same.
     """
-    measured: Counter[str] = Counter()
-    for result in results:
+    measured: dict[str, list[str]] = {}
+    for key, value in results:
+        result = json.loads(value)
         entry = result["entry"]
-        assert isinstance(entry, dict)
-        if result["kind"] == "rounds":
-            measured.update(json.dumps(one) for one in entry["turns"])
-        elif result["kind"] in {"tried", "claimed"}:
-            measured[json.dumps(entry)] += 1
-    return [text[:80] for text, count in measured.items() if count > 1]
+        turns = entry["turns"] if result["kind"] == "rounds" else []
+        alone = [entry] if result["kind"] in {"tried", "claimed"} else []
+        for one in (*turns, *alone):
+            measured.setdefault(json.dumps(one), []).append(key)
+    return [f"{text[:80]} {keys}" for text, keys in measured.items() if len(keys) > 1]
 
 
 def _gaps(keys: Sequence[str]) -> list[str]:

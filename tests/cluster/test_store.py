@@ -33,13 +33,21 @@ for _ in range(10):
 # Makes a trial after the other, and says of each call how it ended and after how many seconds
 CALLS = """
 import json, sys, time
+from contextlib import suppress
 from optuna.exceptions import DuplicatedStudyError
 from optuna.study import StudyDirection
 from autotune.errors import OutOfReachError
 from autotune.sharing.address import Address
 from autotune.sharing.store import open_store
-store = open_store(Address.of_environment(), float(sys.argv[1]))
-study = store.create_new_study([StudyDirection.MAXIMIZE], "calls")
+while True:  # to make the tables takes a busy machine longer than a call may take
+    try:
+        store = open_store(Address.of_environment(), float(sys.argv[1]))
+        with suppress(DuplicatedStudyError):
+            store.create_new_study([StudyDirection.MAXIMIZE], "calls")
+        study = store.get_study_id_from_name("calls")
+        break
+    except OutOfReachError:
+        time.sleep(0.1)
 while True:
     began, said = time.monotonic(), ""
     try:

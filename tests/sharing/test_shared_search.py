@@ -26,6 +26,7 @@ from autotune.sharing.entries import (
 )
 from autotune.tuning.agree import ANNOUNCED
 from autotune.tuning.choosing.proposals import ELSEWHERE
+from tests.made import make_profile
 from tests.scripted import CRASH, Question, Script
 from tests.together import AGREEMENT, STUDY, Killed, Part, Together, search_together
 from tests.tuning.watched import TWO, TWO_FASTER, Heard, Knobs
@@ -113,6 +114,18 @@ def test_one_that_finds_nothing_itself_claims_what_others_announce(tmp_path: Pat
     assert not announced(none)
     assert all(one.finding is Finding.NOTHING_FOUND for one in none.found)
     assert all(one.seconds < 180.0 for one in none.found)
+
+
+def test_machines_that_measure_other_costs_of_page_faults_have_the_same_configs(
+    tmp_path: Path,
+) -> None:
+    """Others that use a machine may hide what its page faults cost."""
+    script = replace(SCRIPT, profile=make_profile(mmap_threshold=8 << 20), fault_s=10e-6)
+    none, some = (replace(script, faults=(count, count)) for count in (0, 1000))
+    found = together(tmp_path, Part(none), Part(some))
+    (announcement,) = announced(found)
+    assert [one.best for one in found.found] == [announcement.config] * 2
+    assert hosts(found, 0) == hosts(found, 1) == ["host-0", "host-1"]
 
 
 def test_machines_try_different_configs_and_hear_of_the_best_from_the_others(

@@ -88,9 +88,13 @@ def run(line: list[str], folder: str, gpus: int) -> int:
     variables = psutil.Process(os.getppid()).environ()
     if gpus:
         variables["CUDA_VISIBLE_DEVICES"] = os.environ["CUDA_VISIBLE_DEVICES"]
-    # Ray kills this process when the driver has gone, but none that it has started
+    # Ray ends this process when the driver has gone, but none that it has started
     ends_with_us = ("setpriv", "--pdeathsig=TERM", "--", *line)
-    return subprocess.run(ends_with_us, cwd=folder, env=variables, check=False).returncode
+    with subprocess.Popen(ends_with_us, cwd=folder, env=variables) as member:
+        try:
+            return member.wait()
+        finally:  # Ray may ask this process to end before; ``run`` would kill the member then
+            member.terminate()
 
 
 def _ending(ray: Any, task: Any) -> MemberState:
