@@ -300,7 +300,7 @@ def prove(
         A failure if the winner's process failed: a config that fails in a fresh process is not
         recommended, however fast it was. Or if something else ended the first process.
     """
-    processes = [one for one in earlier if one.is_pair is match.is_apart]
+    processes = [*earlier]
     least, most = least_processes(apart=match.is_apart), max(PROCESSES)
     each_s = process_s + turns_s
     if match.is_apart:
@@ -505,7 +505,7 @@ def claim_best(session: Session, baseline: Baseline) -> ClaimResult:
         if not outcome.is_of_winner:
             if outcome.ending.outcome not in {*ENDED_BY_US, Outcome.UNCLEAR}:
                 reason = f"the program as written failed in a fresh process: {reason}"
-            return ClaimResult(candidate, reason=reason)
+            return ClaimResult(candidate, match.read(_earlier(session, match)), reason)
         result = ClaimResult(candidate, reason=reason)
         if outcome.ending.outcome is not Outcome.OUT_OF_TIME:
             session.sharing.refuse(f"it failed in a fresh process: {reason}")
@@ -589,16 +589,10 @@ def prove_in_time(
 
     A claim that an earlier session began goes on in any case: what it recorded may be enough.
     """
-    study = session.study
-    earlier = [
-        one
-        for one in study.claim_of(match.winner)
-        if match.announcement in {"", one.announcement}  # what began before it does not count
-    ]
+    earlier = _earlier(session, match)
     if session.stop.requests > 1:  # nothing is started any more
-        processes = [one for one in earlier if one.is_pair is match.is_apart]
         ending = match.should_stop() or Ending(Outcome.INTERRUPTED, "")
-        return match.read(processes) or Failure(is_of_winner=False, ending=ending)
+        return match.read(earlier) or Failure(is_of_winner=False, ending=ending)
     plan, one_s = session.plan, session.plan.claim_s(is_apart=match.is_apart, processes=1)
     if not fresh_of(earlier) and session.budget.overdraft_s < one_s:
         needed_s = plan.claim_s(is_apart=match.is_apart)
@@ -626,6 +620,15 @@ def prove_in_time(
     if isinstance(found, Failure) or not _await_others(session, match):
         return found
     return match.read(found.processes) or found
+
+
+def _earlier(session: Session, match: Match) -> list[ClaimProcess]:
+    # What was recorded of this claim, without what began before it was announced
+    return [
+        one
+        for one in session.study.claim_of(match.winner)
+        if match.announcement in {"", one.announcement} and one.is_pair is match.is_apart
+    ]
 
 
 def _keep(session: Session, process: ClaimProcess) -> None:

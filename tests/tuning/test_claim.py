@@ -200,6 +200,7 @@ def test_nothing_is_claimed_while_others_take_the_machine_from_the_program(tmp_p
         assert result.finding is Finding.UNCONFIRMED
         assert result.best == result.baseline
         assert result.reason.startswith("other programs slowed yours down from 1,0")
+        assert result.claim == search.study.claim, "what was measured before is not forgotten"
 
 
 @pytest.mark.parametrize("shared", [0, 300, 2000])
