@@ -48,7 +48,7 @@ from autotune.results.wording import (
 MOST_CHANGES = 4  # rows of changes; the last one says how many more there are
 KEEPS_MEMORY = "keep_freed_memory"  # held in all configs that play, for fair turns
 ROOM = 62  # columns beside the labels of a screen of 80
-FIRST = "close them, then: "  # on a busy machine, more time alone helps little
+FIRST = "on an idle machine: "  # on a busy machine, more time alone helps little
 KEPT = "nothing was changed"
 DIFFER = "they differ, so each has its own: "
 

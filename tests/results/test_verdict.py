@@ -306,9 +306,9 @@ def test_no_advice_is_given_that_cannot_help() -> None:
     assert rows["nothing found"]["to go on"] == more, "there are settings left"
     assert "to go on" not in rows["nothing to try"]
     assert "to go on" not in rows["at the limit"]
-    assert rows["too noisy"]["to go on"] == f"close them, then: {more}"
+    assert rows["too noisy"]["to go on"] == f"on an idle machine: {more}"
     assert rows["not confirmed"]["confirm it"] == more
-    assert rows["one process"]["confirm it"] == f"close them, then: {more}"
+    assert rows["one process"]["confirm it"] == f"on an idle machine: {more}"
     assert rows["not measured"]["to go on"] == more
 
 
