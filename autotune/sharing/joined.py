@@ -218,12 +218,15 @@ class Joined(Membership):
 
     def awaits_claims(self) -> bool:
         """Return whether living others owe processes; False when cut off for long."""
+        self.courier.look_early()
         seen, announced = self._seen, self._in_force()
-        is_cut_off = announced is None or self.courier.is_lone
-        return not is_cut_off and announced is not None and bool(seen.owing(announced, self.id))
+        if announced is None or self.courier.is_lone:
+            return False
+        return bool(seen.owing(announced, self.id))
 
     def awaits_announcement(self) -> bool:
         """Return whether others may announce something; False when cut off for long."""
+        self.courier.look_early()
         seen, is_lone = self._seen, self.courier.is_lone
         is_due = self._space is not None and not is_lone and self._in_force() is None
         return is_due and bool(seen.searching(self._group, self.id))
