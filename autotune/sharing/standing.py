@@ -72,7 +72,8 @@ class GroupStanding:
 
     Attributes:
         machine: CPU and GPU in a few words.
-        as_written: The program's own config, which takes part in all rounds; None before them.
+        as_written: The program's own config, of all knobs that a member searches; None before the
+            first round.
         rounds: Rounds of their races, of all members.
         tried: Configs that were tried in fresh processes.
         announced: What they are to claim; None if nothing is in force.
@@ -175,7 +176,7 @@ def _group(found: Snapshot, name: str) -> GroupStanding:
         group=name,
         machine=members[0].machine,
         hosts=tuple(sorted({one.host for one in members})),
-        as_written=_in_all(played),
+        as_written=_as_written(played),
         rounds=sum(len(one.rounds) for one in played),
         tried=len([*found.of(Tried, name)]),
         hand_outs=tuple(_hand_outs(found, name)),
@@ -187,10 +188,14 @@ def _group(found: Snapshot, name: str) -> GroupStanding:
     )
 
 
-def _in_all(played: Sequence[PlayedRounds]) -> Config | None:
-    """Return the first config that takes part in all rounds; None if there is none."""
-    first = played[0].configs if played else ()
-    return next((one for one in first if all(one in its.configs for its in played)), None)
+def _as_written(played: Sequence[PlayedRounds]) -> Config | None:
+    """Return what takes part in all rounds of the same knobs: a longer budget may hold more."""
+    found: dict[frozenset[str], list[Config]] = {}
+    for one in played:
+        knobs = frozenset(one.configs[0])
+        found[knobs] = [each for each in found.get(knobs, one.configs) if each in one.configs]
+    own = [configs[0] for configs in found.values() if configs]
+    return Config({k: v for config in own for k, v in config.items()}) if own else None
 
 
 def _host(found: Snapshot, member: str) -> str:
