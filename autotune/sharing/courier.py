@@ -174,13 +174,10 @@ class Courier:
                 if ends_s is not None and self.pace.clock() > ends_s:
                     break
                 self._rights.changed.wait_for(
-                    lambda: contact.is_due or self._is_to_end, contact.wait_s
+                    lambda: contact.is_due or (contact.is_leaving and not contact.faults),
+                    contact.wait_s,
                 )
         self._board.hang_up()
-
-    @property
-    def _is_to_end(self) -> bool:
-        return self._contact.is_leaving and not self._contact.faults
 
     def _step(self) -> None:
         asked = {**self._rights.asked}

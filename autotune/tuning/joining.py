@@ -11,7 +11,7 @@ import random
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from autotune.sharing.courier import Pace
 from autotune.sharing.entries import Agreement
 from autotune.sharing.joined import member_of
 from autotune.sharing.membership import ALONE, Membership
-from autotune.sharing.standing import Life, Observer
+from autotune.sharing.standing import Observer
 from autotune.sharing.store import Store, open_store
 from autotune.tuning.events import Events
 
@@ -120,25 +120,17 @@ def served(
     host = host.strip("[]")
     from autotune.tuning.storage.record_storage import ServedStorage
 
-    with closing(ServedStorage(folder / SERVED)) as storage, proxy.serve(storage, host, int(port)):
+    with ExitStack() as ending:
+        storage = ending.enter_context(closing(ServedStorage(folder / SERVED)))
+        ending.enter_context(proxy.serve(storage, host, int(port)))
         if warning := proxy.warning(host):
             warn(warning)
-        with _ctrl_c_heeded():
-            yield
-            serve_on(Board(storage, sharing.name), sharing, warn, awaited=awaited)
-
-
-@contextmanager
-def _ctrl_c_heeded() -> Iterator[None]:
-    """Let Ctrl-C raise, as in a search also where it is ignored: behind a script's ``&``."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set handlers
-        return
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
+        # As in a search, also where it is ignored: behind the '&' of a script
+        if threading.current_thread() is threading.main_thread():
+            before = signal.signal(signal.SIGINT, signal.default_int_handler)
+            ending.callback(signal.signal, signal.SIGINT, before or signal.SIG_DFL)
         yield
-    finally:
-        signal.signal(signal.SIGINT, previous or signal.SIG_DFL)
+        serve_on(Board(storage, sharing.name), sharing, warn, awaited=awaited)
 
 
 def serve_on(
@@ -153,7 +145,7 @@ def serve_on(
     try:
         board.open(None)
         observer = Observer(board)
-        while here := _still_here(observer) or awaited():
+        while here := observer.look().here or awaited():
             if not told:
                 warn(
                     f"Serving the study '{sharing.name}' at {sharing.storage} until the last "
@@ -169,11 +161,6 @@ def serve_on(
         )
     except AutotuneError as error:  # its own result is safe
         warn(f"The study is no longer served: {error}")
-
-
-def _still_here(observer: Observer) -> list[str]:
-    ended = {Life.LEFT, Life.GONE}
-    return [one.host for one in observer.look().members if one.life not in ended]
 
 
 @contextmanager
