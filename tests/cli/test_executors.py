@@ -305,4 +305,4 @@ def test_the_extra_of_an_engine_is_named_where_it_is_missing() -> None:
         "executor_of('ray').submit(['x'], 1)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "UsageError: --executor ray needs Ray: pip install 'autotune-torch[ray]'" in done.stderr
+    assert "UsageError: Ray is missing: pip install 'autotune-torch[ray]'" in done.stderr

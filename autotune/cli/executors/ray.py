@@ -44,9 +44,7 @@ class Ray(Executor):
             ray, util = import_module("ray"), import_module("ray.util")
             ray.init(address="auto", log_to_driver=True, logging_level="warning")
         except ImportError:
-            raise UsageError(
-                "--executor ray needs Ray: pip install 'autotune-torch[ray]'"
-            ) from None
+            raise UsageError("Ray is missing: pip install 'autotune-torch[ray]'") from None
         except (ConnectionError, RuntimeError, ValueError) as error:  # such as another version
             raise UsageError(f"{NO_CLUSTER}: {' '.join(str(error).split())}") from None
         self._ray = ray
@@ -54,11 +52,8 @@ class Ray(Executor):
         group = util.placement_group([room] * count, strategy="STRICT_SPREAD")
         if not group.wait(PLACED_S):
             util.remove_placement_group(group)
-            nodes = sum(one["Alive"] for one in ray.nodes())
-            raise UsageError(
-                f"{count} workers need {count} nodes with {room['CPU']} cores and {room['GPU']} "
-                f"GPUs free; the cluster has {nodes} nodes."
-            )
+            free = f"{room['CPU']} cores and {room['GPU']} GPUs free"
+            raise UsageError(f"{count} workers need {count} nodes with {free}: see 'ray status'.")
         member = ray.remote(num_cpus=room["CPU"], num_gpus=room["GPU"], max_retries=0)(run)
         for number in range(count):
             place = util.scheduling_strategies.PlacementGroupSchedulingStrategy(group, number)
