@@ -173,8 +173,7 @@ def _answer(group: GroupStanding) -> str:
 
 def _named(config: Config, group: GroupStanding) -> str:
     """Return what a config changes, or all of it where the program's own is not known yet."""
-    own = Config({}) if group.as_written is None else group.as_written
-    return changes_of(config, own) or "as written"
+    return changes_of(config, group.as_written) or "as written"
 
 
 def _as_data(found: Standing) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def held(gpus: Sequence[str]) -> Iterator[None]:
         gpus: UUIDs of the GPUs that the program may use; none for a program on the CPU.
 
     Raises:
-        UsageError: Another member of a shared study measures here.
+        UsageError: Another member of a shared study measures here, or is about to.
     """
     with ExitStack() as locks:
         if sys.platform == "linux":  # elsewhere there are no such sockets
@@ -105,11 +105,11 @@ def _refusal(holder: int, what: str, *, shares: bool) -> str:
     who = f"process {holder}" if holder else "in another container"
     if shares:
         return (
-            f"Another member of a shared study ({who}) measures on {what} of this machine. Give "
-            "each its own GPU and cores: CUDA_VISIBLE_DEVICES=1 taskset -c 8-15 autotune search …"
+            f"Another member of a shared study ({who}) has taken {what} of this machine. Give each "
+            "its own GPU and cores: CUDA_VISIBLE_DEVICES=1 taskset -c 8-15 autotune search …"
         )
     end = f", or end it: kill {holder}" if holder else ""
     return (
-        f"Another member of a shared study ({who}) measures on this machine, and without GPUs of "
-        f"their own only one may. Wait for it{end}"
+        f"Another member of a shared study ({who}) has taken this machine to measure on it, and "
+        f"without GPUs of their own only one may. Wait for it{end}"
     )

@@ -168,7 +168,7 @@ class Board:
         members, results = (
             [self._entry(kind, name, raw) for name, raw in sorted(attributes.items())
              if name.startswith(prefix)]
-            for prefix, kind in ((MEMBER, _member), (RESULT, Published.read))
+            for prefix, kind in ((MEMBER, partial(read, Member)), (RESULT, Published.read))
         )  # fmt: skip
         known = {one.id: one for one in members if one is not None}
         published = tuple(one for one in results if one is not None)
@@ -235,10 +235,6 @@ class Board:
                 self._store.set_trial_user_attr(request.trial_id, VOID, value=True)
             values = [0.0] if is_done else None
             self._store.set_trial_state_values(request.trial_id, trial_state, values)
-
-
-def _member(raw: Any) -> Any:
-    return read(Member, raw)
 
 
 def _name(entry: Member | Published) -> str:

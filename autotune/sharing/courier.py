@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from threading import Condition, Thread
@@ -113,6 +114,11 @@ class Courier:
             self._rights.changed.notify_all()
         self.drive()
 
+    def look_early(self) -> None:
+        """Look before the next beat: the engine waits for what others do."""
+        if self._contact.looks_early():
+            self.hurry()
+
     def ask(self, request: Request) -> bool:
         """Ask for a right, and return whether this process has it.
 
@@ -168,13 +174,10 @@ class Courier:
                 if ends_s is not None and self.pace.clock() > ends_s:
                     break
                 self._rights.changed.wait_for(
-                    lambda: contact.is_due or self._is_to_end, contact.wait_s
+                    lambda: contact.is_due or (contact.is_leaving and not contact.faults),
+                    contact.wait_s,
                 )
         self._board.hang_up()
-
-    @property
-    def _is_to_end(self) -> bool:
-        return self._contact.is_leaving and not self._contact.faults
 
     def _step(self) -> None:
         asked = {**self._rights.asked}
@@ -300,7 +303,7 @@ class _Contact:
         self.faults = 0
         self.notes: list[str] = []
         self._beat_s = self._look_s = self._next_s = self._reached_s = pace.clock()
-        self._since = ""
+        self._since = self._cut = ""
 
     @property
     def is_beat_due(self) -> bool:
@@ -330,6 +333,12 @@ class _Contact:
     def beat_now(self) -> None:
         self._beat_s = self._pace.clock()
 
+    def looks_early(self) -> bool:
+        """Have the next look now if half a beat has passed since the last; return whether."""
+        if is_early := self._pace.clock() >= self._look_s - self._pace.beat_s / 2:
+            self._look_s = self._pace.clock()
+        return is_early
+
     def beaten(self) -> None:
         self._beat_s = self._next_s = self._pace.clock() + self._pace.beat_s
 
@@ -346,11 +355,14 @@ class _Contact:
         if self.faults == 1:
             self._since = f"{datetime.now():%H:%M}"  # noqa: DTZ005 - for people, on their clock
         elif self.faults == 2:
-            self.notes.append(
-                f"Cut off from the shared study since {self._since}; measuring on. {fault}"
-            )
+            self._cut = f"Cut off from the shared study since {self._since}; measuring on. {fault}"
+            self.notes.append(self._cut)
 
     def reached(self) -> None:
         if self.faults > 1:
-            self.notes.append("The shared study is reached again.")
+            since = ""
+            with suppress(ValueError):  # the engine has not read it, and it is true no more
+                self.notes.remove(self._cut)
+                since = f", out of reach since {self._since},"
+            self.notes.append(f"The shared study{since} is reached again.")
         self.faults, self._reached_s = 0, self._pace.clock()

@@ -91,9 +91,9 @@ class Joined(Membership):
         for text in self.courier.notes():
             self.say(text)
 
-    def _once(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+    def _once(self, text: str, of: str = "") -> None:
+        if (of or text) not in self._told:
+            self._told.add(of or text)
             self.say(text)
 
     def join(self, group: str, machine: str, space: ResolvedSpace) -> None:
@@ -134,14 +134,9 @@ class Joined(Membership):
         if self._rounds is None or self._rounds[0].published is not seen.published:
             self._rounds = seen, seen.rounds(self._group, self.id, space)
             if left := seen.dropped + seen.count_foreign(self._group, self.id, space):
-                self._once_left_out(left)
+                why = "damaged, or of settings that are not here"
+                self._once(f"{_results(left)} of others left out: {why}.", of="left out")
         return self._rounds[1]
-
-    def _once_left_out(self, count: int) -> None:
-        if "left out" not in self._told:
-            self._told.add("left out")
-            results = f"{count} result" + ("s" if count > 1 else "")
-            self.say(f"{results} of others left out: damaged, or of settings that are not here.")
 
     def tried_elsewhere(self) -> Sequence[TrialRecord]:
         """Return what others have tried."""
@@ -218,12 +213,15 @@ class Joined(Membership):
 
     def awaits_claims(self) -> bool:
         """Return whether living others owe processes; False when cut off for long."""
+        self.courier.look_early()
         seen, announced = self._seen, self._in_force()
-        is_cut_off = announced is None or self.courier.is_lone
-        return not is_cut_off and announced is not None and bool(seen.owing(announced, self.id))
+        if announced is None or self.courier.is_lone:
+            return False
+        return bool(seen.owing(announced, self.id))
 
     def awaits_announcement(self) -> bool:
         """Return whether others may announce something; False when cut off for long."""
+        self.courier.look_early()
         seen, is_lone = self._seen, self.courier.is_lone
         is_due = self._space is not None and not is_lone and self._in_force() is None
         return is_due and bool(seen.searching(self._group, self.id))
@@ -253,5 +251,9 @@ class Joined(Membership):
         self.courier.end()
         self.drive()
         if waiting := len(self.courier.spool.waiting):
-            results = f"{waiting} result" + ("s" if waiting > 1 else "")
+            results = _results(waiting)
             self.say(f"{results} did not reach the shared study; 'autotune resume' delivers them.")
+
+
+def _results(count: int) -> str:
+    return f"{count} result" + "s" * (count != 1)

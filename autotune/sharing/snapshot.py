@@ -268,18 +268,22 @@ class Snapshot:
         ]
         if not given:
             return None
-        one, best = max(given, key=lambda two: _weight(two[1]))
+        one, best = max(
+            given, key=lambda its: (its[1].finding is Finding.FASTER, len(its[1].machines))
+        )
         machine = self.members[one.member].machine if one.member in self.members else ""
         machines = tuple(sorted({*best.machines})) or (one.host,)
         # As a machine of another kind reads it, whose own values differ
-        config = Config((best.config or Config({})).changes_from(self._as_written(group)))
+        config = Config((best.config or Config({})).changes_from(self.as_written(group)))
         return GroupAnswer(group, machine, best.finding, config, best.speedup, machines)
 
-    def _as_written(self, group: str) -> Config:
-        """Return the program's own config on machines of a group, the first one of its rounds."""
-        rounds = (one.entry for one in self.published if one.group == group)
-        played = (one.played.configs[0] for one in rounds if isinstance(one, Rounds))
-        return next(played, Config({}))
+    def as_written(self, group: str) -> Config:
+        """Return the program's own config on machines of a group, the first one of all rounds.
+
+        It has the knobs of all of them: a longer budget may hold more.
+        """
+        own = dict.fromkeys(entry.played.configs[0] for _, entry in self.of(Rounds, group))
+        return Config({knob: value for one in reversed(own) for knob, value in one.items()})
 
     def count_foreign(self, group: str, me: str, space: ResolvedSpace) -> int:
         """Return how many results of the group are left out because they are of no config here."""
@@ -292,10 +296,6 @@ class Snapshot:
 
 
 NOTHING = Snapshot(None, {}, frozenset(), ())  # before the first look
-
-
-def _weight(answer: Answer) -> tuple[bool, int]:
-    return answer.finding is Finding.FASTER, len(answer.machines)
 
 
 def _configs(published: Published) -> Iterable[Config]:

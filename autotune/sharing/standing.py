@@ -7,12 +7,11 @@ observer has to see change: a first look does not tell.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from autotune.program.config import Config
-from autotune.results.record import PlayedRounds
 from autotune.results.shared_answer import GroupAnswer
 from autotune.sharing.board import Board
 from autotune.sharing.entries import (
@@ -72,7 +71,7 @@ class GroupStanding:
 
     Attributes:
         machine: CPU and GPU in a few words.
-        as_written: The program's own config, which takes part in all rounds; None before them.
+        as_written: The program's own config; empty before the first round.
         rounds: Rounds of their races, of all members.
         tried: Configs that were tried in fresh processes.
         announced: What they are to claim; None if nothing is in force.
@@ -84,7 +83,7 @@ class GroupStanding:
     group: str
     machine: str
     hosts: tuple[str, ...]
-    as_written: Config | None
+    as_written: Config
     rounds: int
     tried: int
     hand_outs: tuple[HandOut, ...]
@@ -108,10 +107,14 @@ class Standing:
     groups: tuple[GroupStanding, ...]
 
     @property
+    def here(self) -> list[str]:
+        """The hosts of the members that have neither left nor gone."""
+        return [one.host for one in self.members if one.life not in {Life.GONE, Life.LEFT}]
+
+    @property
     def is_over(self) -> bool:
         """Whether there were members, and none is left."""
-        ended = {Life.GONE, Life.LEFT}
-        return bool(self.members) and all(one.life in ended for one in self.members)
+        return bool(self.members) and not self.here
 
 
 class Observer:
@@ -167,7 +170,6 @@ def _life(found: Snapshot, member: Member, beating: Collection[str]) -> Life:
 
 def _group(found: Snapshot, name: str) -> GroupStanding:
     members = [one for one in found.members.values() if one.group == name]
-    played = [entry.played for _, entry in found.of(Rounds, name)]
     announced = found.announcement(name)
     in_force = "" if announced is None else announced.name
     claims = (one.host for one, entry in found.of(Claimed, name) if entry.announcement == in_force)
@@ -175,8 +177,8 @@ def _group(found: Snapshot, name: str) -> GroupStanding:
         group=name,
         machine=members[0].machine,
         hosts=tuple(sorted({one.host for one in members})),
-        as_written=_in_all(played),
-        rounds=sum(len(one.rounds) for one in played),
+        as_written=found.as_written(name),
+        rounds=sum(len(entry.played.rounds) for _, entry in found.of(Rounds, name)),
         tried=len([*found.of(Tried, name)]),
         hand_outs=tuple(_hand_outs(found, name)),
         announced=None if announced is None else announced.config,
@@ -185,12 +187,6 @@ def _group(found: Snapshot, name: str) -> GroupStanding:
         refusals=tuple(entry.why for _, entry in found.of(Refused, name)),
         answer=found.answer(name),
     )
-
-
-def _in_all(played: Sequence[PlayedRounds]) -> Config | None:
-    """Return the first config that takes part in all rounds; None if there is none."""
-    first = played[0].configs if played else ()
-    return next((one for one in first if all(one in its.configs for its in played)), None)
 
 
 def _host(found: Snapshot, member: str) -> str:

@@ -66,7 +66,8 @@ FAULTS = (
         REFUSED,
         ("3D000",),
         ('database "',),
-        "has no such database ({said}). Make it there: createdb NAME",
+        "has no such database ({said}). Make it there, createdb NAME, or name another in the URL: "
+        "postgresql://USER@HOST/DATABASE",
     ),
     Fault(
         REFUSED,
@@ -112,7 +113,7 @@ FAULTS = (
         REPEAT,
         (),
         ("resolve host", "translate host name"),
-        "has a name that is not known here ({said}). Check the host in the URL.",
+        "cannot be found: the host is not known here ({said}). Check it in the URL.",
     ),
     Fault(
         REPEAT,

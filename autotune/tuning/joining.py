@@ -8,8 +8,10 @@ search, until nobody uses it.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+import signal
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
@@ -25,7 +27,7 @@ from autotune.sharing.courier import Pace
 from autotune.sharing.entries import Agreement
 from autotune.sharing.joined import member_of
 from autotune.sharing.membership import ALONE, Membership
-from autotune.sharing.standing import Life, Observer
+from autotune.sharing.standing import Observer
 from autotune.sharing.store import Store, open_store
 from autotune.tuning.events import Events
 
@@ -94,10 +96,18 @@ def opened(
 
 
 @contextmanager
-def served(sharing: SharingOptions, folder: Path, warn: Callable[[str], None]) -> Iterator[None]:
+def served(
+    sharing: SharingOptions,
+    folder: Path,
+    warn: Callable[[str], None],
+    awaited: Callable[[], Collection[str]] = tuple,
+) -> Iterator[None]:
     """Serve a study from a file in a folder, where this search does; until nobody uses it.
 
     Left by an exception, it ends at once: others measure on and deliver when it is back.
+
+    Args:
+        awaited: Returns who may join it yet, such as jobs in a queue.
 
     Raises:
         UsageError: The port is in use, the address is not this machine's, or the library is not
@@ -108,13 +118,19 @@ def served(sharing: SharingOptions, folder: Path, warn: Callable[[str], None]) -
         return
     host, _, port = Address.parse(sharing.storage).where.rpartition(":")
     host = host.strip("[]")
-    if warning := proxy.warning(host):
-        warn(warning)
     from autotune.tuning.storage.record_storage import ServedStorage
 
-    with closing(ServedStorage(folder / SERVED)) as storage, proxy.serve(storage, host, int(port)):
+    with ExitStack() as ending:
+        storage = ending.enter_context(closing(ServedStorage(folder / SERVED)))
+        ending.enter_context(proxy.serve(storage, host, int(port)))
+        if warning := proxy.warning(host):
+            warn(warning)
+        # As in a search, also where it is ignored: behind the '&' of a script
+        if threading.current_thread() is threading.main_thread():
+            before = signal.signal(signal.SIGINT, signal.default_int_handler)
+            ending.callback(signal.signal, signal.SIGINT, before or signal.SIG_DFL)
         yield
-        serve_on(Board(storage, sharing.name), sharing, warn)
+        serve_on(Board(storage, sharing.name), sharing, warn, awaited=awaited)
 
 
 def serve_on(
@@ -122,13 +138,14 @@ def serve_on(
     sharing: SharingOptions,
     warn: Callable[[str], None],
     wait: Callable[[float], None] = sleep,
+    awaited: Callable[[], Collection[str]] = tuple,
 ) -> None:
-    """Wait until all members of a study have left or are gone, or until Ctrl-C."""
+    """Wait until all members of a study, and who is awaited, have left, or until Ctrl-C."""
     told = False
     try:
         board.open(None)
         observer = Observer(board)
-        while here := _still_here(observer):
+        while here := observer.look().here or awaited():
             if not told:
                 warn(
                     f"Serving the study '{sharing.name}' at {sharing.storage} until the last "
@@ -139,15 +156,11 @@ def serve_on(
     except KeyboardInterrupt:
         warn(
             "The study is no longer served. Its members measure on, each for itself; what they "
-            "have found is delivered when 'autotune resume' serves it again."
+            "have found is delivered when it is served again: by 'autotune resume', or by the same "
+            "line with --workers."
         )
     except AutotuneError as error:  # its own result is safe
         warn(f"The study is no longer served: {error}")
-
-
-def _still_here(observer: Observer) -> list[str]:
-    ended = {Life.LEFT, Life.GONE}
-    return [one.host for one in observer.look().members if one.life not in ended]
 
 
 @contextmanager

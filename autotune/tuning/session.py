@@ -297,7 +297,7 @@ def search_session(
     with InterruptCounter(interrupted) as stop, ExitStack() as ending:
         study.storage.is_urgent = lambda: stop.is_urgent
         study.sharing = surroundings.sharing
-        study.sharing.say = events.note
+        study.sharing.say = events.warn
         # Each step for itself, the last one first: a full disk does not keep rigs open
         ending.callback(events.on_search_end)
         ending.callback(study.sharing.leave)

@@ -21,6 +21,7 @@ from autotune.cli.executors.local import Local, physical_cores
 from autotune.cli.executors.slurm import Slurm, state_of
 from autotune.errors import UsageError
 from autotune.machine import host_lock
+from autotune.program.config import Config
 from autotune.results.finding import Finding
 from autotune.results.shared_answer import GroupAnswer
 from autotune.sharing.standing import GroupStanding, Life, MemberStanding, Standing
@@ -152,7 +153,9 @@ def test_a_job_of_an_array_that_starts_after_the_answer_says_so_and_ends_well(
     monkeypatch.chdir(tmp_path)
     left = MemberStanding("a", "node1", Life.LEFT, "", "8 cores", "g")
     answer = GroupAnswer("g", "8 cores", Finding.NOTHING_FOUND)
-    group = GroupStanding("g", "8 cores", ("node1",), None, 1, 0, (), None, "", {}, (), answer)
+    group = GroupStanding(
+        "g", "8 cores", ("node1",), Config({}), 1, 0, (), None, "", {}, (), answer
+    )
     over = Standing("train.py", (left,), (group,))
     words = ["search", "--storage", "grpc://127.0.0.1:1", "--name", "x", "train.py"]
     searched = list[object]()

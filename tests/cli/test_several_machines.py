@@ -134,7 +134,7 @@ def test_who_may_not_join_is_refused_in_one_line_before_anything_is_measured(
     assert "the line is 'train.py' there, and 'train.py --lr 2' here" in told
     with host_lock.held(()):
         told += said(line, status=2)
-    assert "measures on this machine" in told
+    assert "has taken this machine" in told
     Path("train.py").write_text("print(2)\n")
     for typed in (line, nobody):  # nobody waits in a queue to be refused
         told += said(typed, status=2)

@@ -56,7 +56,7 @@ def test_one_member_measures_on_a_host_and_the_second_is_told_which_process_does
             with pytest.raises(UsageError) as refused, held(()):
                 pass
         said = str(refused.value)
-        assert f"(process {other.pid}) measures on this machine" in said
+        assert f"(process {other.pid}) has taken this machine to measure" in said
         assert said.endswith(f"or end it: kill {other.pid}")
         assert len(said.splitlines()) == 1
         other.kill()  # in whatever way it ends
@@ -73,7 +73,7 @@ def test_members_with_gpus_run_side_by_side_if_each_has_cores_of_its_own(
         try:
             locks.enter_context(held(gpus))
         except UsageError as error:
-            return str(re.findall(r"measures on (.*?)[.,]? (?:of this|and)", str(error))[0])
+            return str(re.findall(r"has taken (.*?) (?:of this|to measure)", str(error))[0])
         return "held"
 
     with ExitStack() as locks:

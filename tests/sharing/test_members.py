@@ -178,7 +178,35 @@ def test_a_member_that_is_cut_off_measures_on_and_delivers_later(world: World) -
     said = world.said["a"]
     assert len(said) == 2
     assert said[0].startswith("Cut off from the shared study since")
-    assert "reached again" in said[1]
+    assert said[1] == "The shared study is reached again."
+
+
+def test_what_is_told_late_of_a_cut_is_told_as_over(world: World) -> None:
+    is_cut = True
+    one = world.join("a", fails=lambda _name: "before" if is_cut else "")
+    one.say, say = lambda _text: None, one.say
+    one.courier.notes, notes = list, one.courier.notes  # type: ignore[method-assign]
+    world.pass_s(20)
+    is_cut = False
+    world.pass_s(20)
+    one.courier.notes = notes  # type: ignore[method-assign]
+    one.say = say
+    one.drive()
+    (said,) = world.said["a"]
+    assert said.startswith("The shared study, out of reach since ")
+    assert said.endswith(", is reached again.")
+
+
+def test_who_waits_for_others_looks_twice_a_beat(world: World) -> None:
+    one, other = world.join("a"), world.join("b")
+    world.pass_s(20)
+    one.begin("try settings")
+    other.begin("wait for the others")
+    announced = one.announce(FIRST)
+    assert announced is not None
+    world.clock.now_s += 5.0  # half a beat
+    assert other.awaits_announcement() is False, "it has read what was announced"
+    assert other.announced() == announced
 
 
 def test_a_lost_answer_doubles_nothing(world: World) -> None:

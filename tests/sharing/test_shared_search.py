@@ -254,7 +254,7 @@ def test_what_is_not_of_this_space_is_never_taken_from_a_study(tmp_path: Path) -
     assert BEST.items() <= result.best.items()
     assert {knob for one in result.records for knob in one.config} == {*written}
     assert not any(one.config["precision"] == "int4" for one in result.records)
-    assert any("left out" in note for note in heard.notes)
+    assert any("left out" in note for note in heard.warnings)
 
 
 def test_a_config_that_trains_something_else_on_one_machine_is_refused_there(

@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from autotune.sharing.entries import Member
+from autotune.measurement.turn import Played
+from autotune.program.config import Config
+from autotune.results.record import PlayedRounds
+from autotune.sharing.entries import Member, Published, Rounds
 from autotune.sharing.snapshot import Snapshot
 from autotune.sharing.standing import Life, Observer, standing
 
@@ -22,6 +25,19 @@ class Looks:
 
 def seen(*members: Member, dead: Sequence[str] = ()) -> Snapshot:
     return Snapshot(None, {one.id: one for one in members}, frozenset(dead), ())
+
+
+def test_the_program_as_written_is_known_also_where_budgets_hold_other_knobs() -> None:
+    written, longer = Config({"workers": 0}), Config({"workers": 0, "compile": "off"})
+    turn = Played(1.0, 1.0)
+    entries = [
+        Published("a", n, "node1", "g1", Rounds(PlayedRounds(1, configs, ((turn, turn),))))
+        for n, own in enumerate((written, longer, written))
+        for configs in [(own, own.replace(workers=n + 2))]
+    ]
+    (group,) = standing(replace(seen(NODE), published=tuple(entries)), ()).groups
+    assert group.as_written == longer
+    assert not standing(seen(NODE), ()).groups[0].as_written
 
 
 def test_a_member_lives_once_its_beat_was_seen_to_change_and_a_first_look_does_not_tell() -> None:

@@ -1,5 +1,6 @@
 """Who may join a shared study, from the user's side."""
 
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from autotune.results.record import SearchInfo
 from autotune.sharing.agreement import agreement_of, disagreement
 from autotune.sharing.board import Board
 from autotune.sharing.entries import Member
-from autotune.tuning.joining import OPENING_S, PAUSE_S, opened, serve_on
+from autotune.tuning.joining import OPENING_S, PAUSE_S, opened, serve_on, served
 from autotune.tuning.search_request import SearchRequest
 from tests.made import make_hardware
 
@@ -133,3 +134,29 @@ def test_a_study_is_served_until_its_last_member_has_left_or_a_ctrl_c(
     board.beat(other)
     serve_on(board, sharing, told.append, ctrl_c)
     assert "no longer served. Its members measure on" in told[-1]
+    board.beat(replace(other, left=True))
+    jobs = iter([["job 1"], []])
+    serve_on(board, sharing, told.append, lambda _: None, lambda: next(jobs))
+    assert "(job 1)" in told[-1], "who waits in a queue yet is served, too"
+    assert not [*jobs]
+
+
+def test_ctrl_c_ends_the_serving_also_behind_the_and_of_a_script(tmp_path: Path) -> None:
+    sharing = SharingOptions("grpc://127.0.0.1:0", "x", serves=True)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(KeyboardInterrupt), served(sharing, tmp_path, print):
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_an_address_that_is_none_of_this_machines_is_refused_without_another_word(
+    tmp_path: Path,
+) -> None:
+    told: list[str] = []
+    sharing = SharingOptions("grpc://192.0.2.1:7000", "x", serves=True)
+    with pytest.raises(UsageError, match="'autotune resume' needs this"):
+        served(sharing, tmp_path, told.append).__enter__()
+    assert not told

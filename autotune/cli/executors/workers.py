@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from autotune.cli import shared_study
+from autotune.cli.executors.base import MemberState
 from autotune.cli.exit_status import ExitStatus
 from autotune.cli.messages import Messages
 from autotune.errors import OutOfReachError, UsageError
@@ -27,12 +28,12 @@ from autotune.sharing.address import AddressKind
 
 if TYPE_CHECKING:
     from autotune.cli.executors import Executor, Submission
-    from autotune.cli.executors.base import MemberState
     from autotune.program.sharing_options import SharingOptions
     from autotune.results.record import SearchInfo
     from autotune.sharing.standing import Observer, Standing
     from autotune.tuning.search_request import SearchRequest
 
+ENDED = {MemberState.ENDED, MemberState.FAILED}
 REPLACED = ("--workers", "--executor", "--serve", "--storage")  # each takes a value
 
 
@@ -88,7 +89,11 @@ def start(
         )
     folder = search_dir.served(sharing.name) if sharing.serves else Path()
     status = ExitStatus.DONE
-    with joining.served(sharing, folder, messages.warn):
+
+    def awaited() -> list[str]:  # jobs that wait in a queue are members that have not come yet
+        return [handle for handle, state in executor.poll().items() if state not in ENDED]
+
+    with joining.served(sharing, folder, messages.warn, awaited):
         observer = Observer(joining.opened(joining.board_of(sharing), agreement, messages.warn))
         submission = executor.submit(line, count)
         is_server = sharing.storage.startswith(AddressKind.POSTGRESQL)
@@ -96,7 +101,7 @@ def start(
             messages.warn(note)
         ends = "the watching alone" if submission.outlives_us else "them, too"
         if sharing.serves and submission.outlives_us:
-            ends = "the watching; the study is served until all who have joined it have left"
+            ends = "the watching; the study is served until all workers have left"
         messages.note(f"Started: {', '.join(submission.handles)}. Ctrl-C ends {ends}.")
         try:
             found = watched(messages.note, observer, executor.poll)
@@ -155,11 +160,7 @@ def _vague_host(url: str) -> str:
 
 def _has_ended(states: Mapping[str, MemberState], now: Standing) -> bool:
     """Return whether nothing more is to come: by the queue, which knows of jobs that wait, too."""
-    from autotune.cli.executors import MemberState
-
-    if not states:
-        return now.is_over
-    return all(one in {MemberState.ENDED, MemberState.FAILED} for one in states.values())
+    return ENDED.issuperset(states.values()) if states else now.is_over
 
 
 def _told(
