@@ -14,7 +14,7 @@ BREACHES: dict[str, dict[str, int]] = {
     "at most 14 modules that import each other in a row": {"modules": 26},
     "at most 3 tuned constants per 1,000 code lines": {"constants": 444},
     "lines per room": {
-        "cli": 3927,
+        "cli": 3922,
         "face": 642,
         "files": 436,
         "inside": 14046,
@@ -23,8 +23,8 @@ BREACHES: dict[str, dict[str, int]] = {
         "program": 2973,
         "results": 5899,
         "rig": 4316,
-        "sharing": 3064,
-        "tuning": 8528,
+        "sharing": 3071,
+        "tuning": 8544,
     },
 }
 
