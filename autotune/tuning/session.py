@@ -145,8 +145,8 @@ class Session:
         )
 
     def warn_if_short(self) -> None:
-        """Warn the user if the budget is too short for a confirmation."""
-        if not self.plan.reserve_s:
+        """Warn if a new search is too short for a claim; one that goes on may have its parts."""
+        if not self.plan.reserve_s and self.study.speeds is None:
             needed_s = self.plan.claim_s(is_apart=self.plan.needs_pairs)
             total_s = self.budget.total_s + self.worth_s - self.budget.spent_s
             resume = self.study.head.to_resume(self.run.name)

@@ -15,7 +15,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
-from types import TracebackType
 from typing import Self
 
 import pytest
@@ -90,12 +89,7 @@ class Slurm:
         until(lambda: self.said("sinfo", "-h", "-t", "idle", "-o", "%D") == "2", "two idle nodes")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.said("scancel", "--user=root")
         until(lambda: not self.said("squeue", "-h"), "no jobs")
         for daemon in reversed(self.daemons):

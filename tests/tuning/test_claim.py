@@ -284,7 +284,10 @@ def test_what_is_left_of_a_short_budget_goes_into_the_process_that_fits(tmp_path
     assert result.unclaimed is not None
     assert result.unclaimed.low <= 1.5 <= result.unclaimed.high
     (first,) = fresh(result)
-    assert search.go_on(90.0).finding is Finding.FASTER
+    resumed = Heard()
+    assert search.go_on(90.0, resumed).finding is Finding.FASTER
+    assert search.go_on(91.0, resumed).finding is Finding.FASTER
+    assert not resumed.warnings, "what was measured is enough"
     assert search.study.claim_of(result.candidate)[1] == first, "it is not measured again"
 
 
