@@ -170,6 +170,16 @@ def test_gradients_by_sample_go_through_a_model_in_another_memory_order() -> Non
         torch.testing.assert_close(found[name], gradient)
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_convolutions_compute_in_the_chosen_memory_order_also_of_one_channel(channels: int) -> None:
+    """Such tensors are in both orders at once, and then their strides decide."""
+    conv, x = nn.Conv2d(channels, 4, 3), torch.randn(2, channels, 8, 8)
+    with acting() as seam:
+        for enabled in (False, True, False):
+            seam.set_channels_last(enabled=enabled)
+            assert conv(x).is_contiguous(memory_format=torch.channels_last) is enabled
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:FutureWarning")
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 def test_a_model_is_traced_as_it_is() -> None:

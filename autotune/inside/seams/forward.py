@@ -248,13 +248,13 @@ class ForwardSeam(Seam):
         for parameter in module.parameters():
             if parameter.dim() != 4 or is_part_of_more(parameter):
                 continue  # tensors that share its memory would keep the old memory
-            parameter.data = parameter.data.contiguous(memory_format=layout)
+            parameter.data = parameter.data.to(memory_format=layout)
             if parameter.grad is not None:
-                parameter.grad = parameter.grad.contiguous(memory_format=layout)
+                parameter.grad = parameter.grad.to(memory_format=layout)
             state = states.get(parameter, {})
             for key, value in state.items():
                 if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
-                    state[key] = value.contiguous(memory_format=layout)
+                    state[key] = value.to(memory_format=layout)
 
 
 def is_part_of_more(tensor: torch.Tensor) -> bool:
@@ -283,7 +283,7 @@ def is_transforming() -> bool:
 def _to_channels_last(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.dim() != 4 or is_transforming():  # vmap has no such layout
         return tensor
-    return tensor.contiguous(memory_format=torch.channels_last)
+    return tensor.to(memory_format=torch.channels_last)  # contiguous() leaves one channel as it is
 
 
 def _to_fp32(tensor: torch.Tensor) -> torch.Tensor:
