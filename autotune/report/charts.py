@@ -120,7 +120,7 @@ def proofs(result: SearchResult) -> tuple[Proof, ...]:
     larger = result.larger_batch
     claim = result.unclaimed or result.candidate_speedup
     title = "The proof" if result.changes else "What was compared"
-    found = [] if claim is None else [_proof(title, result.claim, claim, result.machines)]
+    found = [] if claim is None else [_proof(title, result.claim, claim, result.shared.machines)]
     if larger is not None:
         changed = changes_of(larger.config, result.best)
         found.append(_proof(f"The larger batch: {changed}", larger.claim, larger.speedup))

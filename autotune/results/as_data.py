@@ -167,6 +167,21 @@ class MachinePart(_Part):
     differs: bool
 
 
+class RefusalPart(_Part):
+    """What machines of this kind were to claim together, and one of them refused.
+
+    Attributes:
+        changes: What the config changes of the program as written.
+        announced_by: The machine whose search found it.
+        host: The machine that refused it.
+    """
+
+    changes: dict[str, KnobValue]
+    announced_by: str
+    host: str
+    why: str
+
+
 class GroupPart(bestfile.GroupSection):
     """What machines of another kind found in the same study; best.yaml holds all but these two.
 
@@ -220,6 +235,7 @@ class ResultData(_Part):
         processes: How many processes the search has started.
         study: Of several machines, of which the search was a member; null without one.
         machines: Those of this kind that claimed together; empty for a search of one machine.
+        refusals: What machines of this kind refused to claim, in the order of the study.
         groups: The answers of machines of other kinds.
         untried: What was not tried, with the reasons as clauses.
     """
@@ -243,6 +259,7 @@ class ResultData(_Part):
     claim: tuple[ClaimPart, ...]
     study: SharingOptions | None
     machines: tuple[MachinePart, ...]
+    refusals: tuple[RefusalPart, ...]
     groups: tuple[GroupPart, ...]
     untried: dict[str, str]
     trials: tuple[TrialPart, ...]
@@ -285,8 +302,17 @@ def as_data(result: SearchResult, file: Path | None = None) -> dict[str, Any]:
             for one in result.claim
         ),
         study=result.head.options.sharing,
-        machines=tuple(map(MachinePart.model_validate, result.machines)),
-        groups=tuple(map(GroupPart.model_validate, result.groups)),
+        machines=tuple(map(MachinePart.model_validate, result.shared.machines)),
+        refusals=tuple(
+            RefusalPart(
+                changes=dict(one.config.changes_from(result.baseline)),
+                announced_by=one.announced_by,
+                host=one.host,
+                why=one.why,
+            )
+            for one in result.shared.refusals
+        ),
+        groups=tuple(map(GroupPart.model_validate, result.shared.groups)),
         untried={**result.refused, **dict.fromkeys(result.untried, NO_TIME)},
         trials=_trials(result),
     )

@@ -11,7 +11,7 @@ from autotune.results.doubts import doubts
 from autotune.results.rank_notes import parallel_notes
 from autotune.results.rehearsals import blames, note
 from autotune.results.result import SearchResult
-from autotune.results.shared_answer import UNCHANGED, pooled
+from autotune.results.shared_answer import UNCHANGED
 from autotune.results.verdict import apply_line, changes_of, said
 from autotune.results.wording import (
     as_typed,
@@ -61,7 +61,7 @@ def _proof(result: SearchResult) -> Iterator[str]:
         turns = "" if one.is_pair else f", {one.rounds} rounds, began {first}"
         yield f"{where}: {times(one.ratio.interval)}{turns}"
     if result.claim and result.candidate_speedup is not None:
-        others = " with the other machines" if len(pooled(result.machines)) > 1 else ""
+        others = " with the other machines" if len(result.shared.pooled) > 1 else ""
         yield f"together{others}: {times(result.unclaimed or result.candidate_speedup)}"
     before, after = result.throughput
     yield f"as written: {rate(before)} samples/s, median and range of the processes"
@@ -74,11 +74,14 @@ def _proof(result: SearchResult) -> Iterator[str]:
 
 
 def _machines(result: SearchResult) -> Iterator[str]:
-    for one in result.machines:
+    for one in result.shared.machines:
         here = " (this one)" if one.is_here else ""
         apart = "; machines differ, so the claim does not rest on it" if one.differs else ""
         yield f"{one.host}{here}: {times(one.speedup)} in {one.counted}{apart}"
-    for group in result.groups:
+    for refusal in result.shared.refusals:
+        changes = changes_of(refusal.config, result.baseline)
+        yield f"{refusal.host} refused what {refusal.announced_by} found, {changes}: {refusal.why}"
+    for group in result.shared.groups:
         gave: str = group.finding
         if group.speedup is not None:
             gave = f"{times(group.speedup)} with {changes_of(group.config, UNCHANGED)}"

@@ -39,7 +39,7 @@ from autotune.results.record import (
 )
 from autotune.results.rehearsals import Canary, RehearsalRecord, trained
 from autotune.results.searched_program import DIGITS
-from autotune.results.shared_answer import GroupAnswer, MachineClaim, pooled
+from autotune.results.shared_answer import NOTHING_SHARED, SharedAnswer
 from autotune.results.training_steps import TrainingSteps
 from autotune.results.wording import as_typed, factor, printed, printed_duration, typed_duration
 
@@ -119,9 +119,7 @@ class SearchResult:
         facts: What was learned from the program as written; None if it was not measured.
         claim: The processes in which ``candidate`` was compared with the program as written.
         canary: What the exact settings train; None if that was not compared before the search.
-        machines: The machines whose processes ``candidate_speedup`` rests on, of a search that
-            several share; one alone may stand here. Empty for a search of one machine.
-        groups: Answers of machines of other kinds in the same study; empty without any.
+        shared: What it has from other machines, where several share a search.
     """
 
     finding: Finding
@@ -155,8 +153,7 @@ class SearchResult:
     claim: tuple[ClaimProcess, ...] = ()
     canary: Canary | None = None
     attempt: Config | None = None
-    machines: tuple[MachineClaim, ...] = ()
-    groups: tuple[GroupAnswer, ...] = ()
+    shared: SharedAnswer = NOTHING_SHARED
 
     def __repr__(self) -> str:
         """Return the finding on one line."""
@@ -423,8 +420,8 @@ class SearchResult:
             confirmed=self._file_name != bestfile.CANDIDATE,
             larger_batch=self._larger_section(),
             speedup=speedup,
-            machines=tuple(sorted(one.host for one in pooled(self.machines))),
-            groups={one.group: GroupSection.model_validate(one) for one in self.groups},
+            machines=tuple(sorted(one.host for one in self.shared.pooled)),
+            groups={one.group: GroupSection.model_validate(one) for one in self.shared.groups},
             made_on=bestfile.MadeOn.on(machine),
             search=bestfile.SearchSection(
                 date=self.head.created,

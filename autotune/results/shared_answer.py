@@ -6,7 +6,6 @@ one machine's part of that answer; ``GroupAnswer`` is the whole answer of anothe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.measurement.interval import Interval
@@ -75,9 +74,49 @@ class GroupAnswer:
         object.__setattr__(self, "machines", tuple(map(_plain, self.machines)))
 
 
-def pooled(machines: Sequence[MachineClaim]) -> list[MachineClaim]:
-    """Return the machines that a claim rests on, without those that differ."""
-    return [one for one in machines if not one.differs]
+@dataclass(frozen=True)
+class Refusal:
+    """A config that machines of this kind were to claim together, and that one of them refused.
+
+    Attributes:
+        config: All of its settings.
+        announced_by: Host whose search found it.
+        host: The machine that refused it.
+        why: A clause.
+    """
+
+    config: Config
+    announced_by: str
+    host: str
+    why: str
+
+    def __post_init__(self) -> None:
+        for name in ("announced_by", "host", "why"):
+            object.__setattr__(self, name, _plain(getattr(self, name)))
+
+
+@dataclass(frozen=True)
+class SharedAnswer:
+    """What a search has from the others of its study; nothing in a search of one machine.
+
+    Attributes:
+        machines: Those whose processes the speedup of the candidate rests on; this one alone may
+            stand here.
+        refusals: What machines of this kind refused to claim.
+        groups: Answers of machines of other kinds.
+    """
+
+    machines: tuple[MachineClaim, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    groups: tuple[GroupAnswer, ...] = ()
+
+    @property
+    def pooled(self) -> list[MachineClaim]:
+        """The machines that a claim rests on, without those that differ."""
+        return [one for one in self.machines if not one.differs]
+
+
+NOTHING_SHARED = SharedAnswer()
 
 
 def _plain(text: str) -> str:

@@ -31,7 +31,7 @@ from autotune.results.finding import Finding
 from autotune.results.output import BEST
 from autotune.results.rehearsals import trained
 from autotune.results.result import SearchResult
-from autotune.results.shared_answer import MachineClaim, pooled
+from autotune.results.shared_answer import MachineClaim
 from autotune.results.wording import (
     UNKNOWN,
     as_typed,
@@ -146,7 +146,7 @@ def changes_of(config: Config, baseline: Config) -> str:
 def _faster(result: SearchResult) -> str:
     low, high = bounds(result.speedup)
     where = ", confirmed in fresh processes"
-    if len(pooled(result.machines)) > 1:
+    if len(result.shared.pooled) > 1:
         where = " on another machine like these"
     gain = f"{factor(result.speedup)} {result.head.options.goal.better}"
     return f"{gain}{where} (95 % between {low} and {high})"
@@ -276,15 +276,20 @@ def _clause(sentence: str) -> str:
 
 def _machines(result: SearchResult) -> Iterator[Row]:
     """Yield which machines a claim rests on, in a search that several share."""
-    own, others = pooled(result.machines), [one for one in result.machines if one.differs]
+    shared = result.shared
+    own, others = shared.pooled, [one for one in shared.machines if one.differs]
     if others:
-        each = listing([_machine(one) for one in result.machines], ROOM - len(DIFFER))
+        each = listing([_machine(one) for one in shared.machines], ROOM - len(DIFFER))
         yield Row("machines", f"{DIFFER}{each}")
     elif len(own) > 1:
         counts = f"{len(own)} machines, {sum(one.processes for one in own)} processes: "
         yield Row("machines", counts + listing([*map(_machine, own)], ROOM - len(counts)))
-    elif result.head.options.sharing is not None and result.finding is Finding.FASTER:
-        yield Row("machines", "measured on this machine only: no second one has confirmed it")
+    elif own:
+        is_refused = result.candidate in {one.config for one in shared.refusals}
+        why = "another one has refused it" if is_refused else "no second one has confirmed it"
+        yield Row("machines", f"measured on this machine only: {why}")
+    for refusal in itertools.islice(reversed(shared.refusals), 1):
+        yield Row("refused", _clause(f"on {refusal.host.partition('.')[0]}, {refusal.why}"))
 
 
 def _machine(one: MachineClaim) -> str:
@@ -292,7 +297,7 @@ def _machine(one: MachineClaim) -> str:
 
 
 def _groups(result: SearchResult) -> Iterator[Row]:
-    for number, one in enumerate(result.groups):
+    for number, one in enumerate(result.shared.groups):
         found = one.finding if one.speedup is None else f"{factor(one.speedup)}"
         text = textwrap.shorten(f"{found} on {one.machine}", ROOM, placeholder=" …")
         yield Row("" if number else "other kinds", text)

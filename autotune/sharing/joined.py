@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from autotune.program.config import Config
 from autotune.results.finding import Finding
 from autotune.results.record import ClaimProcess, PlayedRounds, TrialRecord
 from autotune.results.result import SearchResult
-from autotune.results.shared_answer import GroupAnswer, pooled
+from autotune.results.shared_answer import GroupAnswer, Refusal
 from autotune.sharing.board import Board
 from autotune.sharing.courier import Courier, Pace
 from autotune.sharing.entries import (
@@ -207,9 +207,9 @@ class Joined(Membership):
         self._refused.add(announced.name)
         self.courier.put(Refused(announced.name, why))
 
-    def refused(self) -> Collection[Config]:
+    def refusals(self) -> Sequence[Refusal]:
         """Return what was refused, as far as this member has read."""
-        return self._seen.refused(self._group)
+        return self._seen.refusals(self._group)
 
     def awaits_claims(self) -> bool:
         """Return whether living others owe processes; False when cut off for long."""
@@ -241,7 +241,7 @@ class Joined(Membership):
                 result.best if is_faster else None,
                 result.speedup if is_faster else None,
                 result.finding,
-                tuple(one.host for one in pooled(result.machines)),
+                tuple(one.host for one in result.shared.pooled),
             )
         )
         self.drive()

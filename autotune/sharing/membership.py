@@ -6,14 +6,14 @@ from the study is never an error: a member goes on with what it has read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import sleep
 
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.program.config import Config
 from autotune.results.record import ClaimProcess, PlayedRounds, TrialRecord
 from autotune.results.result import SearchResult
-from autotune.results.shared_answer import GroupAnswer
+from autotune.results.shared_answer import GroupAnswer, Refusal
 from autotune.sharing.entries import Announcement
 
 WAITS = "wait for the others"  # what a member does that has found nothing to announce
@@ -106,8 +106,8 @@ class Membership:
     def refuse(self, why: str) -> None:
         """Say that the announced config fails here, or trains something else."""
 
-    def refused(self) -> Collection[Config]:
-        """Return the configs that were announced and are refused by a member of this group."""
+    def refusals(self) -> Sequence[Refusal]:
+        """Return what was announced and is refused by members of this group."""
         return ()
 
     def awaits_claims(self) -> bool:

@@ -21,7 +21,7 @@ from autotune.program.config import Config
 from autotune.program.lr import global_batch
 from autotune.results.finding import Finding
 from autotune.results.record import ClaimProcess, PlayedRounds, TrialRecord
-from autotune.results.shared_answer import GroupAnswer
+from autotune.results.shared_answer import GroupAnswer, Refusal
 from autotune.sharing.entries import (
     Agreement,
     Announcement,
@@ -171,11 +171,16 @@ class Snapshot:
         refused = {entry.announcement for _, entry in self.of(Refused, group)}
         return None if latest is None or latest.name in refused else latest
 
-    def refused(self, group: str) -> set[Config]:
-        """Return the configs that were announced for a group, and refused by one of it."""
-        names = {entry.announcement for _, entry in self.of(Refused, group)}
-        made = (one for one in self.holders.values() if one.right is Right.ANNOUNCE)
-        return {one.config for one in made if one.name in names}
+    def refusals(self, group: str) -> list[Refusal]:
+        """Return what was announced for a group, and refused by machines of it."""
+        found = []
+        for one, entry in self.of(Refused, group):
+            made = self.holders.get(entry.announcement)
+            if made is not None and made.right is Right.ANNOUNCE:
+                member = self.members.get(made.member)
+                announced_by = "" if member is None else member.host
+                found.append(Refusal(made.config, announced_by, one.host, entry.why))
+        return found
 
     def next_generation(self, group: str) -> int:
         """Return the generation that an announcement would have now."""

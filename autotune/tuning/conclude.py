@@ -27,7 +27,7 @@ from autotune.results.finding import WORTH_FINDING, Finding
 from autotune.results.record import TrialRecord, slowest_compilation
 from autotune.results.rehearsals import trained, warning
 from autotune.results.result import Contribution, LargerBatch, SearchResult
-from autotune.results.shared_answer import MachineClaim
+from autotune.results.shared_answer import MachineClaim, SharedAnswer
 from autotune.results.training_steps import TrainingSteps, training_samples
 from autotune.tuning.checking.learning_check import check_s, learns_enough, samples_ratio
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
@@ -111,8 +111,11 @@ def conclude(
         contributions=tuple(_contributions(session, baseline, candidate)),
         facts=session.study.facts,
         claim=() if confirmation is None else confirmation.processes,
-        machines=_machines(session, baseline, confirmed),
-        groups=tuple(session.sharing.groups()),
+        shared=SharedAnswer(
+            _machines(session, baseline, confirmed),
+            tuple(session.sharing.refusals()),
+            tuple(session.sharing.groups()),
+        ),
     )
 
 

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic, sleep
@@ -14,13 +15,17 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(find_spec("ray") is None, reason="needs ray"),
+]
 START_S = 120.0
 # Submits the line of the arguments, and says in JSON what the executor says until all have ended
 SUBMITTER = """
-import json, sys, time
+import json, signal, sys, time
 from autotune.cli.executors import executor_of
 from autotune.errors import UsageError
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a script's '&' ignores it
 options, count, *line = sys.argv[1:]
 executor = executor_of(f"ray {options}")
 try:
@@ -41,10 +46,9 @@ sys.exit(os.environ["NODE"] == sys.argv[1])
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def address() -> Iterator[str]:
     """The address of a cluster of two nodes with one core each."""
-    pytest.importorskip("ray")
     # Sockets below it have paths of at most 107 bytes
     with TemporaryDirectory(prefix="ray-", dir="/tmp") as name:
         yield from _cluster(Path(name))

@@ -19,7 +19,7 @@ from autotune.report import charts, html, markdown
 from autotune.report.repeat import command, repeat
 from autotune.results.finding import Finding
 from autotune.results.result import LargerBatch, SearchResult
-from autotune.results.shared_answer import GroupAnswer, MachineClaim
+from autotune.results.shared_answer import GroupAnswer, MachineClaim, SharedAnswer
 from autotune.results.verdict import verdict
 from tests.exports.stored import BEST, CRASH, HOSTILE, stored
 from tests.exports.test_by_hand import TRAINS, searched
@@ -67,7 +67,7 @@ def test_each_other_machine_has_a_row_of_the_proof_with_its_turns(stored: Search
             "0a", "NVIDIA A100, AMD EPYC", Finding.FASTER, Config(stored.changes), gain, ("gpu01",)
         ),
     )
-    shared = replace(stored, machines=machines, groups=groups)
+    shared = replace(stored, shared=SharedAnswer(machines, groups=groups))
     rows = charts.proofs(shared)[0].rows[-2:]
     assert [(row.name, len(row.turns)) for row in rows] == [("<b>other", 3), ("odd", 1)]
     assert rows[0].began == "3 processes of another machine"

@@ -21,7 +21,7 @@ from autotune.program.sharing_options import SharingOptions
 from autotune.results.as_data import as_data, as_text, schema
 from autotune.results.finding import Finding
 from autotune.results.result import SearchResult
-from autotune.results.shared_answer import GroupAnswer, MachineClaim
+from autotune.results.shared_answer import GroupAnswer, MachineClaim, Refusal, SharedAnswer
 from tests.scripted import Question, Script, begin
 from tests.tuning.watched import Knobs
 
@@ -62,10 +62,15 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[Finding, SearchRes
     found[Finding.FASTER] = replace(
         shared,
         head=replace(shared.head, options=options),
-        machines=machines,
-        groups=(
-            GroupAnswer("0a", "GPU", Finding.FASTER, Config({"workers": 2}), UNSURE, ("c", "d")),
-            GroupAnswer("0b", "CPU", Finding.TOO_NOISY),
+        shared=SharedAnswer(
+            machines,
+            (Refusal(shared.baseline.replace(workers=2), "a", "b", "it fails"),),
+            groups=(
+                GroupAnswer(
+                    "0a", "GPU", Finding.FASTER, Config({"workers": 2}), UNSURE, ("c", "d")
+                ),
+                GroupAnswer("0b", "CPU", Finding.TOO_NOISY),
+            ),
         ),
     )
     at_limit = replace(found[Finding.NOTHING_FOUND], finding=Finding.AT_LIMIT)

@@ -28,7 +28,7 @@ from autotune.results.finding import Finding
 from autotune.results.record import ClaimProcess
 from autotune.results.rehearsals import Canary, RehearsalRecord
 from autotune.results.result import Contribution, LargerBatch, SearchResult
-from autotune.results.shared_answer import GroupAnswer, MachineClaim
+from autotune.results.shared_answer import GroupAnswer, MachineClaim, Refusal, SharedAnswer
 from autotune.results.training_steps import TrainingSteps
 from autotune.results.verdict import listed, verdict
 from autotune.results.wording import about, printed_duration, times
@@ -203,11 +203,18 @@ def shared_results(many: dict[str, Any], best: Config) -> dict[str, SearchResult
     ]  # fmt: skip
     groups[1] = GroupAnswer("none", "Intel Xeon, 2 cores", Finding.TOO_NOISY)
     differs = (replace(machines[0], is_here=True), replace(machines[1], differs=True))
+    shared = SharedAnswer((*machines,), groups=(*groups,))
+    alone = SharedAnswer((machines[0],), groups=(*groups,))
+    why = "the check: losses part from step 3 on, by 20 % in the end, which is more than twice that"
+    refusal = Refusal(best, "node00.cluster.example.org", "node01.cluster.example.org", why)
     return {
-        "shared, all there is": made(**many, head=head, machines=(*machines,), groups=(*groups,)),
-        "shared, three machines": made(head=head, machines=(*machines[:3],), groups=(*groups[:2],)),
-        "shared, one alone": made(head=head, machines=(machines[0],), groups=(*groups,)),
-        "shared, they differ": made(head=head, machines=differs, groups=(groups[0],)),
+        "shared, all there is": made(**many, head=head, shared=shared),
+        "shared, three machines": made(
+            head=head, shared=SharedAnswer((*machines[:3],), groups=(*groups[:2],))
+        ),
+        "shared, one alone": made(head=head, shared=alone),
+        "shared, refused elsewhere": made(head=head, shared=replace(alone, refusals=(refusal,))),
+        "shared, they differ": made(head=head, shared=SharedAnswer(differs, groups=(groups[0],))),
     }
 
 
@@ -349,6 +356,10 @@ def test_a_shared_search_says_for_which_machines_its_claim_holds(
             "measured on this machine only: no second one has confirmed it",
             "+ 2 more: autotune show -v",
         ),
+        "shared, refused elsewhere": (
+            "measured on this machine only: another one has refused it",
+            "refused         on node01, the check",
+        ),
         "shared, they differ": (
             "1.25x faster, confirmed in fresh processes",
             "they differ, so each has its own: ",
@@ -361,7 +372,7 @@ def test_a_shared_search_says_for_which_machines_its_claim_holds(
     assert "machines" not in screen_of(alone, capsys), "nothing is claimed"
     odd = GroupAnswer("[g]\n:", "A\x1b[2JB", Finding.NOTHING_FOUND, machines=("h\x07",))
     assert (odd.machine, odd.machines) == ("A?[2JB", ("h?",)), "others may not move the cursor"
-    text = replace(alone, groups=(odd,)).best_file().text()
+    text = replace(alone, shared=SharedAnswer(groups=(odd,))).best_file().text()
     assert [*yaml.safe_load(text)["groups"]] == ["g"], "nor spoil the file"
 
 

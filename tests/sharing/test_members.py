@@ -18,6 +18,7 @@ from autotune.files import access
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config
 from autotune.results.finding import Finding
+from autotune.results.shared_answer import Refusal
 from autotune.sharing.board import Board
 from autotune.sharing.entries import (
     Answer,
@@ -258,6 +259,7 @@ def test_a_refused_announcement_makes_room_for_another(world: World) -> None:
     assert other.announced() is None
     world.pass_s(20)
     assert one.announced() is None
+    assert one.refusals() == [Refusal(FIRST, "a", "b", "it trains something else")]
     second = one.announce(SECOND)
     assert second is not None
     assert second.generation == 2

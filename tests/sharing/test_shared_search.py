@@ -11,7 +11,6 @@ from autotune.measurement.turn import Played
 from autotune.program.config import Config, KnobValue
 from autotune.results.finding import Finding
 from autotune.results.record import ClaimProcess, PlayedRounds
-from autotune.results.shared_answer import pooled
 from autotune.sharing.board import Board
 from autotune.sharing.entries import (
     Announcement,
@@ -62,7 +61,7 @@ def tries(found: Together) -> list[Request]:
 def hosts(found: Together, member: int) -> list[str]:
     """Return the machines that the answer of one rests on."""
     result = found.results[member]
-    return [] if result is None else sorted(one.host for one in pooled(result.machines))
+    return [] if result is None else sorted(one.host for one in result.shared.pooled)
 
 
 def _has(question: Question, knob: str, value: KnobValue) -> bool:
@@ -83,8 +82,8 @@ def test_machines_of_one_kind_come_to_one_answer_that_rests_on_all_of_them(tmp_p
         assert result.finding is Finding.FASTER
         assert result.best == announcement.config
         assert hosts(found, number) == ["host-0", "host-1"]
-        assert all(one.processes >= LEAST_PROCESSES for one in result.machines)
-        assert [one.host for one in result.machines if one.is_here] == [f"host-{number}"]
+        assert all(one.processes >= LEAST_PROCESSES for one in result.shared.machines)
+        assert [one.host for one in result.shared.machines if one.is_here] == [f"host-{number}"]
         assert result.speedup.low < 1.68 < result.speedup.high
         assert all(one.announcement == announcement.name for one in result.claim)
 
@@ -184,7 +183,7 @@ def test_machines_of_two_kinds_get_two_answers_of_which_neither_knows_the_other(
     assert answers[0] == answers[2] != answers[1] == answers[3]
     assert {*answers[1].changes_from(found.found[1].baseline)} == {"memory_format"}
     last = max(found.found, key=lambda result: result.seconds)
-    (group,) = last.groups
+    (group,) = last.shared.groups
     changes = [Config(one.best.changes_from(one.baseline)) for one in found.found]
     assert group.config in changes
     assert group.config != changes[found.found.index(last)]
@@ -198,7 +197,7 @@ def test_machines_of_one_kind_that_surely_differ_get_answers_of_their_own(tmp_pa
         result = found.found[number]
         assert result.speedup.low < truth < result.speedup.high
         assert hosts(found, number) == [f"host-{number}"]
-        (other,) = (one for one in result.machines if one.differs)
+        (other,) = (one for one in result.shared.machines if one.differs)
         assert other.host == f"host-{1 - number}"
         assert result.best_file().machines == (f"host-{number}",)
 
@@ -272,6 +271,9 @@ def test_a_config_that_trains_something_else_on_one_machine_is_refused_there(
     assert "precision" not in late.changes
     assert refused(found) == {announced(found)[0].name}
     assert any("Refused here" in warning for warning in heard.warnings)
+    (refusal,) = late.shared.refusals
+    assert (refusal.announced_by, refusal.host) == ("host-0", "host-1")
+    assert refusal.config == first.best
 
 
 def test_a_config_that_fails_in_a_fresh_process_of_one_machine_is_refused_there(

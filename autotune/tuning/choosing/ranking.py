@@ -117,7 +117,7 @@ def promising(study: Study, space: ResolvedSpace) -> list[TrialRecord]:
     By the whole of their live interval, or by an estimate that is worth a confirmation. What
     machines that share the search had announced, and one of them has refused, comes no more.
     """
-    refused = study.sharing.refused()
+    refused = {one.config for one in study.sharing.refusals()}
     return [
         record
         for record in ranked(study, space)
