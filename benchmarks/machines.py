@@ -356,7 +356,8 @@ def answer(case: Case, script: Script, result: SearchResult) -> Answer:
     """Return what a member's result comes to."""
     assert isinstance(script, OneOfMany), "made by script_in"
     assert all(result.baseline[knob] == value for knob, value in WRITTEN.items())
-    machines, over_s = len(result.shared.machines), result.seconds - BUDGET_S
+    # where machines differ, what each claims is for itself
+    machines, over_s = len(result.shared.pooled), result.seconds - BUDGET_S
     interval = result.candidate_speedup
     if result.candidate is None or not result.claim or result.unclaimed or interval is None:
         return Answer(result.finding, machines, None, 1.0, 1.0, 0.0, over_s)
