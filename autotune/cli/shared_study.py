@@ -93,7 +93,10 @@ def show(found: Standing, name: str, *, as_json: bool = False) -> None:
     if not found.members:
         out.print(Text("  Nobody has joined it yet."))
         return
-    rows = [(one.host, one.life, one.phase, one.machine) for one in found.members]
+    rows = [
+        (one.host, one.life, "" if one.has_ended else one.phase, one.machine)
+        for one in found.members
+    ]
     out.print(table([[printable(str(cell)) for cell in row] for row in rows], HEADS))
     for group in found.groups:
         out.print()
@@ -110,11 +113,10 @@ def changes(before: Standing | None, now: Standing) -> Iterator[str]:
         was = known.get(one.id)
         if was is None:
             yield f"{one.host} has joined"
-        ended = one.life in {Life.GONE, Life.LEFT}
-        if ended and (was is None or was.life is not one.life):
+        if one.has_ended and (was is None or was.life is not one.life):
             gone = "; what it had in hand goes to others" if one.life is Life.GONE else ""
             yield f"{one.host} {'is' if one.life is Life.GONE else 'has'} {one.life}{gone}"
-        elif not ended and one.phase and (was is None or was.phase != one.phase):
+        elif not one.has_ended and one.phase and (was is None or was.phase != one.phase):
             yield f"{one.host}: {one.phase}"
     groups = {} if before is None else {one.group: one for one in before.groups}
     for group in now.groups:
@@ -128,7 +130,7 @@ def _news(before: GroupStanding | None, now: GroupStanding) -> Iterator[str]:
             yield f"{label}: {said} ({now.machine})"
 
 
-NEWS = ("announced", "claimed", "refused", "answer")
+NEWS = ("announced", "claim", "refused", "answer")
 
 
 def _title(group: GroupStanding) -> str:
@@ -150,10 +152,15 @@ def _rows(group: GroupStanding) -> Iterator[tuple[str, str]]:
     if group.announced is not None:
         yield "announced", f"{_named(group.announced, group)}, by {group.announced_by}"
     if group.claims:
-        counts = (f"{host} {count}" for host, count in sorted(group.claims.items()))
-        yield "claimed", f"fresh processes of {', '.join(counts)}"
+        counts = (f"{count} on {host}" for host, count in sorted(group.claims.items()))
+        yield "claim", f"fresh processes: {', '.join(counts)}"
     if group.refusals:
-        yield "refused", "; ".join(group.refusals)
+        yield (
+            "refused",
+            "; ".join(
+                f"{_named(one.config, group)} by {one.host}: {one.why}" for one in group.refusals
+            ),
+        )
     if group.answer is not None:
         yield "answer", _answer(group)
 

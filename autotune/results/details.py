@@ -169,7 +169,9 @@ def _failed(result: SearchResult) -> Iterator[str]:
 
 def _untried(result: SearchResult) -> Iterator[str]:
     if result.untried:
-        yield f"{', '.join(result.untried)}: there was no time"
+        is_shared = result.head.options.sharing is not None
+        why = "there was no time before the claim" if is_shared else "there was no time"
+        yield f"{', '.join(result.untried)}: {why}"
     for reason, settings in by_reason(result.refused).items():
         yield f"{', '.join(settings)}: {reason}"
 

@@ -289,7 +289,9 @@ def _machines(result: SearchResult) -> Iterator[Row]:
         why = "another one has refused it" if is_refused else "no second one has confirmed it"
         yield Row("machines", f"measured on this machine only: {why}")
     for refusal in itertools.islice(reversed(shared.refusals), 1):
-        yield Row("refused", _clause(f"on {refusal.host.partition('.')[0]}, {refusal.why}"))
+        changes, host = changes_of(refusal.config, result.baseline), refusal.host.partition(".")[0]
+        text = f"on {host}: {changes}: {refusal.why}"
+        yield Row("refused", textwrap.shorten(text, ROOM, placeholder=" …"))
 
 
 def _machine(one: MachineClaim) -> str:

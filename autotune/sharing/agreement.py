@@ -68,6 +68,8 @@ def _differences(theirs: Agreement, ours: Agreement) -> Iterator[str]:
     for field in theirs.differences(ours):
         their_value, our_value = getattr(theirs, field), getattr(ours, field)
         match field:
+            case "fingerprint" if theirs.line != ours.line:
+                continue  # of another program
             case "fingerprint":
                 at, mine = their_value[:DIGITS], our_value[:DIGITS]
                 yield f"the fingerprint of {_cut(theirs.line)} is {at}… there, and {mine}… here"

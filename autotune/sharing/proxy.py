@@ -77,7 +77,7 @@ def _listen(server: Any, host: str, port: int) -> int:
     if not taken:
         raise UsageError(
             f"--serve cannot listen on {address}:{port}: the port is in use, or the address is "
-            "none of this machine's. Another one is for a new search; 'autotune resume' needs this."
+            "none of this machine's. Choose another port, or for 'autotune resume' free this one."
         )
     return taken
 

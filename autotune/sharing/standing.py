@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from autotune.program.config import Config
-from autotune.results.shared_answer import GroupAnswer
+from autotune.results.shared_answer import GroupAnswer, Refusal
 from autotune.sharing.board import Board
 from autotune.sharing.entries import (
     Claimed,
     Member,
-    Refused,
     RequestState,
     Right,
     Rounds,
@@ -51,6 +50,11 @@ class MemberStanding:
     machine: str
     group: str
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has left, or is dead."""
+        return self.life in {Life.GONE, Life.LEFT}
+
 
 @dataclass(frozen=True)
 class HandOut:
@@ -77,7 +81,7 @@ class GroupStanding:
         announced: What they are to claim; None if nothing is in force.
         announced_by: The host that announced it; empty if nothing is in force.
         claims: Processes of the claim in force, by host.
-        refusals: Why configs that were announced before are no longer claimed.
+        refusals: Configs that were announced before, and why they are no longer claimed.
     """
 
     group: str
@@ -90,7 +94,7 @@ class GroupStanding:
     announced: Config | None
     announced_by: str
     claims: Mapping[str, int]
-    refusals: tuple[str, ...]
+    refusals: tuple[Refusal, ...]
     answer: GroupAnswer | None
 
 
@@ -109,7 +113,7 @@ class Standing:
     @property
     def here(self) -> list[str]:
         """The hosts of the members that have neither left nor gone."""
-        return [one.host for one in self.members if one.life not in {Life.GONE, Life.LEFT}]
+        return [one.host for one in self.members if not one.has_ended]
 
     @property
     def is_over(self) -> bool:
@@ -184,7 +188,7 @@ def _group(found: Snapshot, name: str) -> GroupStanding:
         announced=None if announced is None else announced.config,
         announced_by="" if announced is None else _host(found, announced.member),
         claims=dict(Counter(claims)),
-        refusals=tuple(entry.why for _, entry in found.of(Refused, name)),
+        refusals=tuple(found.refusals(name)),
         answer=found.answer(name),
     )
 

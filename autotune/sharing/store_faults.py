@@ -156,7 +156,8 @@ def grpc_fault(error: Any, address: Address, call_s: float) -> AutotuneError:
         case "UNAVAILABLE":
             told = (
                 f"{at} cannot be reached ({said}). Check that the search with --serve runs, on "
-                "that address, and that no firewall is between."
+                "that address, and that no firewall is between. It ends when the last member has "
+                "left; 'autotune show' on each machine tells its result."
             )
         case "UNIMPLEMENTED":
             return REFUSED(

@@ -14,6 +14,8 @@ from autotune.program.config import Config
 from autotune.program.may_change import MayChange
 from autotune.results.record import TrialRecord, latest
 from autotune.results.rehearsals import blames, trained
+from autotune.results.verdict import changes_of
+from autotune.sharing.entries import Announcement
 from autotune.sharing.membership import WAITS
 from autotune.tuning.checking.learning_check import learns_enough
 from autotune.tuning.session import Baseline, Session
@@ -30,16 +32,27 @@ def agreed(session: Session, baseline: Baseline, own: TrialRecord | None) -> Tri
     trains something else, is refused.
     """
     sharing = session.sharing
-    while (announced := sharing.announced()) is not None:
-        if not (fault := _fault_of(session, announced.config)):
-            return _record_of(session, announced.config)
-        session.events.warn(f"Refused here, what other machines claim: {fault}")
-        sharing.refuse(fault)
+    if (announced := accepted(session, baseline.space)) is not None:
+        return _record_of(session, announced.config)
     if own is None or session.stop.requests or not may_be_claimed(session, baseline, own.config):
         return own
     in_force = sharing.announce(own.config)
     is_own = in_force is None or in_force.config == own.config
     return own if is_own else agreed(session, baseline, own)
+
+
+def accepted(session: Session, space: ResolvedSpace) -> Announcement | None:
+    """Return what is announced to be claimed together; one that fails here is refused."""
+    sharing = session.sharing
+    while (announced := sharing.announced()) is not None:
+        if not (fault := _fault_of(session, announced.config)):
+            return announced
+        changes = changes_of(announced.config, space.baseline)
+        session.events.warn(
+            f"This machine does not claim what another one announced, {changes}: {fault}"
+        )
+        sharing.refuse(fault)
+    return None
 
 
 def may_be_claimed(session: Session, baseline: Baseline, config: Config) -> bool:

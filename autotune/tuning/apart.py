@@ -18,6 +18,7 @@ from autotune.measurement.turn import Played
 from autotune.program.config import Config
 from autotune.results.blame import is_of_device, judged
 from autotune.results.record import TrialRecord
+from autotune.tuning.agree import accepted
 from autotune.tuning.budget import Until
 from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.choosing.proposals import Proposals
@@ -34,7 +35,7 @@ def try_apart(session: Session, baseline: Baseline, diagnosis: Diagnosis) -> Non
     proposals = Proposals(session.study, space, diagnosis)
     for proposal in proposals.restarted(session.may_restart):
         session.hear()
-        if session.sharing.announced() is not None:
+        if accepted(session, space) is not None:
             return
         arm = _restart_part(space, proposal.config)
         if not session.sharing.may_try(arm):

@@ -29,6 +29,7 @@ from autotune.results.rehearsals import trained, warning
 from autotune.results.result import Contribution, LargerBatch, SearchResult
 from autotune.results.shared_answer import MachineClaim, SharedAnswer
 from autotune.results.training_steps import TrainingSteps, training_samples
+from autotune.tuning.agree import NOBODYS
 from autotune.tuning.checking.learning_check import check_s, learns_enough, samples_ratio
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
 from autotune.tuning.choosing.effects import KnobEffects
@@ -287,11 +288,11 @@ def _worth_s(session: Session, baseline: Baseline, untried: Sequence[str]) -> fl
 
 
 def _untried(baseline: Baseline, records: Sequence[TrialRecord], best: Config) -> Iterator[str]:
-    # Named is each knob of which only the program's own value was measured, and ``knob=value`` for
+    # Named is each knob of which only the program's own value was tried, and ``knob=value`` for
     # each other value that needs a fresh process. Knobs without effect in the best config are left
     # out.
     space, knobs = baseline.space, registry()
-    tried = [r.config for r in records if r.measurement is not None]
+    tried = [r.config for r in records if r.measurement or r.outcome not in NOBODYS]
 
     def acts(knob: str, value: KnobValue) -> bool:
         return knobs[knob].is_active(best.replace(**{knob: value}))

@@ -110,8 +110,8 @@ def test_machines_join_a_study_and_nothing_that_is_written_or_printed_holds_the_
         assert PASSWORD.encode() not in text
 
     assert shown.startswith("demo: train.py\n")
-    assert len(re.findall(rf"\n{HOST} +left +confirm  ", shown)) == 2
-    for row in ("rounds", "announced", "claimed", "answer"):
+    assert len(re.findall(rf"\n{HOST} +left  ", shown)) == 2
+    for row in ("rounds", "announced", "claim", "answer"):
         assert re.search(rf"\n{row}  ", shown), shown
     assert f"workers=2, by {HOST}" in shown
     found = json.loads(data)
@@ -283,10 +283,10 @@ LINES = [
     "node-a: confirm",
     "node-b: try settings",
     "announced: workers=2, by node-a (8 cores)",
-    "claimed: fresh processes of node-a 2 (8 cores)",
+    "claim: fresh processes: 2 on node-a (8 cores)",
     "node-a has left",
     "node-b is gone; what it had in hand goes to others",
-    "claimed: fresh processes of node-a 2, node-b 1 (8 cores)",
+    "claim: fresh processes: 2 on node-a, 1 on node-b (8 cores)",
     "answer: 1.31x with workers=2 (95 % between 1.28x and 1.34x); measured on a (8 cores)",
 ]
 

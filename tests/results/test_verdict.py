@@ -358,7 +358,7 @@ def test_a_shared_search_says_for_which_machines_its_claim_holds(
         ),
         "shared, refused elsewhere": (
             "measured on this machine only: another one has refused it",
-            "refused         on node01, the check",
+            "refused         on node01: ",
         ),
         "shared, they differ": (
             "1.25x faster, confirmed in fresh processes",

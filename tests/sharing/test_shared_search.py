@@ -270,7 +270,7 @@ def test_a_config_that_trains_something_else_on_one_machine_is_refused_there(
     assert "precision" in first.changes
     assert "precision" not in late.changes
     assert refused(found) == {announced(found)[0].name}
-    assert any("Refused here" in warning for warning in heard.warnings)
+    assert any("does not claim" in warning for warning in heard.warnings)
     (refusal,) = late.shared.refusals
     assert (refusal.announced_by, refusal.host) == ("host-0", "host-1")
     assert refusal.config == first.best
@@ -289,6 +289,24 @@ def test_a_config_that_fails_in_a_fresh_process_of_one_machine_is_refused_there(
     found = together(tmp_path, Part(SCRIPT), Part(broken, events=heard))
     assert refused(found)
     assert "precision" not in found.found[1].changes
+
+
+def test_one_on_which_the_announced_config_has_failed_goes_on_with_its_race(
+    tmp_path: Path,
+) -> None:
+    def ends(question: Question) -> Ending | None:
+        return CRASH if _has(question, "precision", "bf16") else None
+
+    # It starts slowly, so that the other one announces what has failed here before it knows more
+    first = replace(SCRIPT, factors={"precision": {"bf16": 1.5}})
+    slow = replace(SCRIPT, factors={"memory_format": {"channels_last": 1.4}}, ends=ends)
+    for start_s in (25.0, 30.0):
+        parts = (Part(first), Part(replace(slow, start_s=start_s)))
+        found = together(tmp_path / f"{start_s}", *parts)
+        assert announced(found)[0].name in refused(found)
+        result = found.found[1]
+        assert result.finding is Finding.FASTER
+        assert {*result.changes} == {"memory_format"}
 
 
 def test_one_whose_user_stops_it_costs_the_others_nothing(tmp_path: Path) -> None:

@@ -157,6 +157,6 @@ def test_an_address_that_is_none_of_this_machines_is_refused_without_another_wor
 ) -> None:
     told: list[str] = []
     sharing = SharingOptions("grpc://192.0.2.1:7000", "x", serves=True)
-    with pytest.raises(UsageError, match="'autotune resume' needs this"):
+    with pytest.raises(UsageError, match="for 'autotune resume' free this one"):
         served(sharing, tmp_path, told.append).__enter__()
     assert not told
