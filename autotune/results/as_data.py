@@ -32,18 +32,20 @@ from autotune.results.searched_program import imports_of
 T = TypeVar("T")
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
+    """A part of data that is printed: all its keys are there, and no others."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, from_attributes=True)
 
 
-class Sides(_Part, Generic[T]):
+class Sides(Part, Generic[T]):
     """A figure of the program as written and of the best config."""
 
     as_written: T
     best: T
 
 
-class ProgramPart(_Part):
+class ProgramPart(Part):
     """What was searched.
 
     Attributes:
@@ -61,7 +63,7 @@ class ProgramPart(_Part):
     device: str
 
 
-class BestPart(_Part):
+class BestPart(Part):
     """The config to use.
 
     Attributes:
@@ -85,7 +87,7 @@ class BestPart(_Part):
     break_even_steps: int | None
 
 
-class OtherPart(_Part):
+class OtherPart(Part):
     """A config that is not recommended, and why.
 
     Attributes:
@@ -101,7 +103,7 @@ class OtherPart(_Part):
     why: str = ""
 
 
-class LearningPart(_Part):
+class LearningPart(Part):
     """What the best config changes about learning.
 
     Attributes:
@@ -122,7 +124,7 @@ class LearningPart(_Part):
     refused: tuple[OtherPart, ...]
 
 
-class TrainingStepsPart(_Part):
+class TrainingStepsPart(Part):
     """How long the steps of the whole training take, estimated, with starting and compiling.
 
     Attributes:
@@ -136,7 +138,7 @@ class TrainingStepsPart(_Part):
     note: str
 
 
-class ClaimPart(_Part):
+class ClaimPart(Part):
     """What one fresh process showed of the best config or of the candidate.
 
     Attributes:
@@ -150,7 +152,7 @@ class ClaimPart(_Part):
     of_search: bool
 
 
-class MachinePart(_Part):
+class MachinePart(Part):
     """What the processes of one machine say of the best config or of the candidate.
 
     Attributes:
@@ -167,7 +169,7 @@ class MachinePart(_Part):
     differs: bool
 
 
-class RefusalPart(_Part):
+class RefusalPart(Part):
     """What machines of this kind were to claim together, and one of them refused.
 
     Attributes:
@@ -193,7 +195,7 @@ class GroupPart(bestfile.GroupSection):
     finding: Finding
 
 
-class TrialPart(_Part):
+class TrialPart(Part):
     """One config that was tried, the first of which is the program as written.
 
     Times are in seconds, memory is in bytes; what was not measured is null.
@@ -220,7 +222,7 @@ class TrialPart(_Part):
     reason: str
 
 
-class ResultData(_Part):
+class ResultData(Part):
     """What a search found.
 
     Attributes:

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from autotune.errors import BudgetError, ProgramError, UsageError
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.knobs.space.spacefile import load
 from autotune.machine.hardware import Hardware
+from autotune.measurement.gate import Gate, Verdict
 from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.applied_config import AppliedConfig
@@ -26,6 +26,8 @@ from autotune.program.profile import Profile
 from autotune.program.program import Program
 from autotune.program.revision import WRITTEN
 from autotune.results.bestfile import BestFile
+from autotune.results.comparison import ComparisonData, Difference, GatePart, SidePart, TrainingPart
+from autotune.results.rehearsals import RehearsalRecord
 from autotune.rig.failures import program_error
 from autotune.rig.open_rig import Reports
 from autotune.tuning.budget import ENDING, Budget, InterruptCounter, Until
@@ -36,15 +38,13 @@ from autotune.tuning.start import first_start
 from autotune.tuning.start.observe import throwaway_rigs
 from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
 
+# With which ``autotune compare --fail-if-slower`` ends, as ``cli/exit_status.py`` says
+STATUSES: Mapping[Verdict, Literal[0, 1, 4]] = {
+    Verdict.PASSED: 0,
+    Verdict.FAILED: 1,
+    Verdict.UNDECIDED: 4,
+}
 SAME_STEP = 0.01  # by which steps may differ in samples; the last batch of an epoch is smaller
-
-
-class Difference(StrEnum):
-    """Which of two sides is faster, of the second as users read it."""
-
-    FASTER = "faster"
-    SLOWER = "slower"
-    NONE = "no difference to be seen"
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,20 @@ class ComparedSide:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison of two sides showed."""
+    """What a comparison of two sides showed.
+
+    Attributes:
+        training: What the config of one side was seen to train; None where that was not asked.
+        gate: What may not be slower by how much; None if nobody asked.
+    """
 
     sides: tuple[ComparedSide, ComparedSide]
     first: Config
     second: Config
     confirmation: Confirmation
     is_by_steps: bool = False
+    training: RehearsalRecord | None = None
+    gate: Gate | None = None
 
     @property
     def processes(self) -> int:
@@ -91,11 +98,24 @@ class Comparison:
     @property
     def difference(self) -> Difference:
         """Which one is faster, if that can be told from noise."""
-        if not self.confirmation.is_enough:
+        low, high = self.speedup.low, self.speedup.high
+        if low <= 1 <= high:
             return Difference.NONE
-        if self.speedup.low > 1:
-            return Difference.FASTER
-        return Difference.SLOWER if self.speedup.high < 1 else Difference.NONE
+        if not self.confirmation.is_enough:
+            return Difference.UNCONFIRMED
+        return Difference.FASTER if low > 1 else Difference.SLOWER
+
+    @property
+    def trains_otherwise(self) -> bool:
+        """Whether the config trains something else where it must not."""
+        return self.training is not None and self.training.is_blamed
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What the gate says; None without one."""
+        if self.gate is None:
+            return None
+        return Verdict.FAILED if self.trains_otherwise else self.gate.verdict(self.confirmation)
 
     @property
     def most_pct(self) -> float:
@@ -138,6 +158,8 @@ def compare(
     events: Events,
     fence: FenceOptions = STRONGEST,
     surroundings: Surroundings = THIS_MACHINE,
+    *,
+    gate: Gate | None = None,
 ) -> Comparison:
     """Compare two configs of a program, or two programs.
 
@@ -205,7 +227,7 @@ def compare(
     if isinstance(outcome, Failure):
         raise _failure(second if outcome.is_of_winner else first, outcome.ending)
     is_by_steps = other is None and bool(one.applied.traits.bounded_by_steps)
-    return Comparison(sides, one.applied.config, winner, outcome, is_by_steps)
+    return Comparison(sides, one.applied.config, winner, outcome, is_by_steps, gate=gate)
 
 
 def _failure(side: ComparedSide, ending: Ending) -> ProgramError | BudgetError:
@@ -245,23 +267,48 @@ def _applied(
 
 def as_data(found: Comparison) -> dict[str, Any]:
     """Return a comparison as data that JSON can hold, with stable keys."""
-    sides = (
-        {
-            "name": side.name,
-            "commit": side.commit or None,
-            "samples_per_s": round(samples_per_s, 2),
-            "samples_per_step": round(samples_per_step, 2),
-        }
+    sides = [
+        SidePart(
+            name=side.name,
+            commit=side.commit or None,
+            samples_per_s=round(samples_per_s, 2),
+            samples_per_step=round(samples_per_step, 2),
+        )
         for side, samples_per_s, samples_per_step in zip(
             found.sides, found.samples_per_s, found.samples_per_step, strict=True
         )
+    ]
+    data = ComparisonData(
+        finding=found.difference,
+        speedup=found.speedup,
+        most_pct=round(found.most_pct, 2),
+        processes=found.processes,
+        changes=dict(found.second.changes_from(found.first)),
+        sides=(sides[0], sides[1]),
+        training=_training(found),
+        gate=_gate(found),
+        notes=found.notes,
     )
-    return {
-        "difference": str(found.difference),
-        "speedup": vars(found.speedup),
-        "most_pct": round(found.most_pct, 2),
-        "processes": found.processes,
-        "changes": dict(found.second.changes_from(found.first)),
-        "sides": [*sides],
-        "notes": list(found.notes),
-    }
+    return data.model_dump(mode="json", by_alias=True)
+
+
+def _training(found: Comparison) -> TrainingPart | None:
+    record = found.training
+    if record is None:
+        return None
+    return TrainingPart(
+        sameness=None if record.training is None else record.training.sameness,
+        is_other=found.trains_otherwise,
+        note=record.training_note,
+    )
+
+
+def _gate(found: Comparison) -> GatePart | None:
+    if found.gate is None or found.verdict is None:
+        return None
+    return GatePart(
+        fail_if_slower_pct=found.gate.slower_pct,
+        verdict=found.verdict,
+        status=STATUSES[found.verdict],
+        reason="",
+    )

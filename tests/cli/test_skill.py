@@ -23,6 +23,7 @@ from autotune.machine import conditions
 from autotune.measurement.examination import Operators, StepBreakdown
 from autotune.program.flags import Flag
 from autotune.program.line import read as read_line
+from autotune.results.comparison import Difference
 from autotune.results.finding import Finding
 from autotune.results.result import SearchResult
 from autotune.tuning import compare, outlook
@@ -185,7 +186,7 @@ def test_its_findings_and_exit_codes_are_all_that_there_are() -> None:
     meanings = {int(code): meaning for code, meaning in rows("Exit codes")}
     assert meanings == {int(status): status.meaning for status in ExitStatus}
     assert meanings.keys() >= {128 + number for number in Terminated.SIGNALS}
-    words = {str(difference) for difference in compare.Difference}
+    words = {str(difference) for difference in Difference}
     assert {"faster", "slower"} <= words
 
 

@@ -17,8 +17,9 @@ from autotune.program.revision import at_revision
 from autotune.program.sources import digest_of
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
+from autotune.results.comparison import Difference
 from autotune.rig.rig_factory import RigFactory
-from autotune.tuning.compare import ComparedSide, Comparison, Difference, compare
+from autotune.tuning.compare import ComparedSide, Comparison, compare
 from autotune.tuning.events import Events
 from autotune.tuning.start import first_start
 from autotune.tuning.start.observe import throwaway_rigs
@@ -28,7 +29,7 @@ from tests.pictures import Entry, picture
 from tests.rigging import write_best
 from tests.scripted import Script, ScriptedMachine
 
-KEYS = "difference speedup most_pct processes changes sides notes"
+KEYS = "schema finding speedup most_pct processes changes sides training gate notes"
 TRAIN = """
 from pathlib import Path
 import torch
@@ -88,7 +89,7 @@ def test_the_second_config_is_faster_slower_or_alike(
     printed.show(found, as_json=True)
     data = json.loads(capsys.readouterr().out)
     assert " ".join(data) == KEYS
-    assert data["difference"] == str(difference)
+    assert data["finding"] == str(difference)
     assert [side["name"] for side in data["sides"]] == ["a.yaml", "b.yaml"]
 
 
@@ -128,7 +129,7 @@ def test_a_comparison_that_is_cut_short_tells_no_difference(tmp_path: Path) -> N
 
     found = compared(70.0)
     assert found.processes == 1
-    assert found.difference is Difference.NONE
+    assert found.difference is Difference.UNCONFIRMED
     assert "only 1 was measured: a longer --budget decides" in found.notes[0]
     with pytest.raises(BudgetError, match="no time for a fresh process"):
         compared(20.0)
