@@ -68,7 +68,8 @@ def main() -> None:
     """
     outlive_readers()
     try:
-        app()
+        status = app(standalone_mode=False)  # in which click would end with 1 for what it knows
     except Exception:  # noqa: BLE001 - it is a defect, and its traceback is all there is to tell
         traceback.print_exc()
-        sys.exit(ExitStatus.DEFECT)
+        status = ExitStatus.DEFECT
+    sys.exit(status)

@@ -43,8 +43,8 @@ SIDE = typer.Argument(
 )
 FAIL_IF_SLOWER = typer.Option(
     metavar="PERCENT",
-    help="End with status 1 if B is this much slower than A: 5%. With 0 if such a slowdown is ruled "
-    "out, and with 4 if neither can be told within the budget.",
+    help="End with status 1 if B is this much slower than A: 5%. With 0 if such a slowdown is "
+    "ruled out, and with 4 if neither can be told within the budget.",
 )
 OTHER_SIDE = typer.Argument(metavar="[B]", autocompletion=completion.sides)
 
@@ -93,10 +93,8 @@ def compare(
         found = comparing.compare(
             (sides[0], sides[1]),
             hardware.detect(subject.visible_devices),
-            parse_duration(budget),
+            comparing.CompareOptions(parse_duration(budget), fence.options(), gate),
             console,
-            fence.options(),
-            gate=gate,
         )
     show(found, as_json=as_json)
     if found.verdict is not None:
@@ -175,7 +173,7 @@ def best_file(name: str) -> Path:
 def show(found: Comparison, *, as_json: bool) -> None:
     """Print which of two sides is faster."""
     from autotune.cli.stdout import print_json, results_console
-    from autotune.results.comparison import Difference
+    from autotune.results.data.comparison import Difference
     from autotune.results.wording import times
     from autotune.tuning.compare import as_data
 
@@ -198,5 +196,10 @@ def show(found: Comparison, *, as_json: bool) -> None:
         out.print(f"  {plain(side.name)}{commit}: {samples_per_s:,.1f} samples/s")
     for knob, value in found.second.changes_from(found.first).items():
         out.print(f"  {plain(knob)}: {plain(found.first.get(knob, ''))} → {plain(value)}")
+    if found.training_note:
+        style = "yellow" if found.trains_otherwise else "default"
+        out.print(f"  [{style}]{plain(found.training_note)}[/]")
     for note in found.notes:
         out.print(f"  [yellow]{plain(note)}[/]")
+    if found.gate is not None:
+        out.print(f"[bold]Gate: {found.verdict}.[/] {plain(found.gate_reason)}.")

@@ -8,6 +8,7 @@ from typing import Self
 
 from autotune.errors import UsageError
 from autotune.measurement.claim import Claim
+from autotune.measurement.interval import Interval
 
 
 class Verdict(StrEnum):
@@ -57,9 +58,13 @@ class Gate:
         It passes what is surely not slower by as much, and fails what is surely slower and looks
         slower by more.
         """
-        speedup = claim.speedup
-        if not claim.is_enough:
-            return Verdict.UNDECIDED
+        return self._of(claim.speedup) if claim.is_enough else Verdict.UNDECIDED
+
+    def is_over(self, claim: Claim) -> bool:
+        """Whether further processes are of no use: the verdict is sure by the 99 % interval."""
+        return claim.is_enough and self._of(claim.sure) is not Verdict.UNDECIDED
+
+    def _of(self, speedup: Interval) -> Verdict:
         if speedup.low >= self.least:
             return Verdict.PASSED
         if speedup.high < 1 and speedup.estimate < self.least:

@@ -22,7 +22,7 @@ from autotune.machine import conditions
 from autotune.measurement.examination import Operators, StepBreakdown
 from autotune.program.flags import Flag
 from autotune.program.line import read as read_line
-from autotune.results.comparison import Difference
+from autotune.results.data.comparison import Difference
 from autotune.results.data.doctor import DoctorData, examined_part, machine_part
 from autotune.results.finding import Finding
 from autotune.results.result import SearchResult
@@ -147,7 +147,7 @@ def printed(stored: SearchResult, tmp_path_factory: pytest.TempPathFactory) -> d
     compared = compare.compare(
         (compare.ComparedSide(PROGRAM), compare.ComparedSide(PROGRAM)),
         HARDWARE,
-        60.0,
+        compare.CompareOptions(60.0),
         Events(),
         surroundings=ScriptedMachine(Script()).surroundings,
     )

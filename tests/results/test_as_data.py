@@ -26,12 +26,13 @@ from autotune.measurement.examination import (
     StepBreakdown,
     StepParts,
 )
+from autotune.measurement.gate import Gate
 from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config
 from autotune.program.sharing_options import SharingOptions
 from autotune.results import bestfile
-from autotune.results.comparison import ComparisonData
+from autotune.results.data.comparison import ComparisonData
 from autotune.results.data.doctor import DoctorData, examined_part, machine_part
 from autotune.results.data.part import Part, schema_of
 from autotune.results.data.result import ResultData, as_data, as_text
@@ -105,15 +106,15 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[Finding, SearchRes
 
 
 def compared(folder: Path) -> Iterator[dict[str, Any]]:
-    """What a comparison prints of two configs, and of a program with itself."""
-    faster = folder / "best.yaml"
-    write_best(faster, {"workers": 0}, make_loader(), workers=1)
-    written = compare.ComparedSide(PROGRAM, None, "written")
-    for other in (compare.ComparedSide(PROGRAM, bestfile.read(faster), "best.yaml"), written):
+    """What a comparison prints of a config with a gate, and of a program with itself."""
+    write_best(folder / "best.yaml", {"workers": 0}, make_loader(), workers=1)
+    written = compare.ComparedSide(PROGRAM)
+    config = compare.ComparedSide(PROGRAM, bestfile.read(folder / "best.yaml"), "best.yaml")
+    for other, gate in ((config, Gate(5.0)), (written, None)):
         machine = ScriptedMachine(Script({"workers": {1: 1.5}}, noise=0.02))
-        found = compare.compare(
-            (written, other), HARDWARE, 300.0, Events(), surroundings=machine.surroundings
-        )
+        options = compare.CompareOptions(300.0, gate=gate)
+        sides = (written, other)
+        found = compare.compare(sides, HARDWARE, options, Events(), machine.surroundings)
         yield compare.as_data(found)
 
 
@@ -196,7 +197,7 @@ OPEN = {
 }  # fmt: skip
 SEEN = {
     "result-2": {"schema", "finding", "host_bytes", "cpu_quota", "live_speedup", "error_pct"},
-    "comparison-1": {"schema", "finding", "estimate", "most_pct", "commit"},
+    "comparison-1": {"schema", "finding", "estimate", "most_pct", "commit", "verdict", "is_other"},
     "doctor-1": {"schema", "fence", "quota", "mend", "padding", "item_s", "num_workers", "call_s"},
 }
 
