@@ -10,6 +10,9 @@ FEW := --epochs 5 --out .autotune/digits_cnn.pt
 TESTS := OMP_WAIT_POLICY=PASSIVE OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= \
 	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal
 
+# a download of gigabytes is interrupted now and then, and pip goes on with it five times by default
+export PIP_RESUME_RETRIES ?= 30
+
 .PHONY: demo test quick pictures cluster lint docs libraries clean
 
 demo: .venv/examples

@@ -399,7 +399,7 @@ def as_data(found: Comparison) -> dict[str, Any]:
         gate=_gate(found),
         notes=found.notes,
     )
-    return data.model_dump(mode="json", by_alias=True)
+    return data.as_json()
 
 
 def _training(found: Comparison) -> TrainingPart | None:

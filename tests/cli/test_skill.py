@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 import autotune
 from autotune.cli import dry_run
 from autotune.cli.app import app
-from autotune.cli.doctor_report import machine_data, program_data
 from autotune.cli.exit_status import ExitStatus
 from autotune.cli.typed_line import _strayed
 from autotune.errors import Terminated
@@ -24,6 +23,7 @@ from autotune.measurement.examination import Operators, StepBreakdown
 from autotune.program.flags import Flag
 from autotune.program.line import read as read_line
 from autotune.results.data.comparison import Difference
+from autotune.results.data.doctor import DoctorData, examined_part, machine_part
 from autotune.results.finding import Finding
 from autotune.results.result import SearchResult
 from autotune.tuning import compare, outlook
@@ -158,9 +158,12 @@ def printed(stored: SearchResult, tmp_path_factory: pytest.TempPathFactory) -> d
         Events(),
         surroundings=ScriptedMachine(Script(breakdown=wasteful)).surroundings,
     )
-    doctor = {"machine": machine_data(HARDWARE, conditions.read(), [], "overlay")}
+    doctor = DoctorData(
+        machine=machine_part(HARDWARE, conditions.read(), [], "overlay"),
+        program=examined_part(report),
+    )
     return found | {
-        "doctor": doctor | {"program": program_data(report)},
+        "doctor": doctor.as_json(),
         "search --dry-run": looked_at(tmp_path_factory.mktemp("dry")),
         "search": found["show"],
         "resume": found["show"],

@@ -10,8 +10,8 @@ from pydantic import Field
 from autotune.measurement.gate import Verdict
 from autotune.measurement.learning.training_trace import Sameness
 from autotune.program.config import KnobValue
-from autotune.results.as_data import Part
 from autotune.results.bestfile import Rounded
+from autotune.results.data.part import Part
 
 
 class Difference(StrEnum):
