@@ -77,7 +77,9 @@ def compare(
 
     console = Talk(verbosity(quiet=quiet))
     with errors_told(console), ExitStack() as stack:
-        if stray := next((word for word in (b, program) if word[:2] == "--" != word), ""):
+        is_program = Path(b).is_file() and Path(b).suffix not in YAML  # what follows is its own
+        before = (b,) if is_program else (b, program)
+        if stray := next((word for word in before if word[:2] == "--" != word), ""):
             raise UsageError(f"Options come first: autotune compare {stray} … A B train.py")
         if not b:
             raise UsageError(USAGE)

@@ -338,7 +338,7 @@ def test_the_command_ends_with_the_status_of_its_gate(
     workers(tmp_path, 1)
     line = ["compare", "--json", "--quiet", "--budget", "100s", "--fail-if-slower", "5%"]
     with scripted(Script({"workers": {1: factor}}, ratio_noise=0.05)):
-        done = CliRunner().invoke(app, [*line, "1.yaml", "train.py"])
+        done = CliRunner().invoke(app, [*line, "1.yaml", "train.py", "--epochs", "3"])
     assert done.exit_code == status, done.output
     assert json.loads(done.stdout)["gate"]["status"] == status
 
