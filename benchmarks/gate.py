@@ -9,8 +9,9 @@ each of them with the first commit, in turns, as a continuous integration would.
 once as a line of JSON, and a later call goes on where the file ends: it passes over what the same
 commit of autotune has run with the same budget. Nothing else may run on the machine meanwhile.
 
-The second form starts nothing: with the scatter that was seen of processes, it says how often a
-commit that is slower by some percent is stopped, by the pairs of processes that there is time for.
+The second form is in virtual time, on the scripted machine of the tests, with the scatter that was
+seen of processes. It says how often a commit that is slower by some percent is stopped, by the
+pairs of processes that there is time for.
 """
 
 from __future__ import annotations
@@ -18,24 +19,30 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import random
 import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from autotune.knobs import registry
 from autotune.measurement.claim import claim, least_processes
 from autotune.measurement.gate import Gate, Verdict
 from autotune.measurement.interval import LogRatio
+from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.budget import parse_duration
+from autotune.tuning.compare import ComparedSide, CompareOptions, compare
+from autotune.tuning.events import Events
+from autotune.tuning.surroundings import Surroundings
 from benchmarks.processes import AUTOTUNE, ROOT, commit, run
 from benchmarks.record import save
+from tests.made import HARDWARE, PROGRAM
+from tests.scripted import Script, ScriptedMachine
 
 GATE = "5%"
 MORE_S = 60.0  # that a run may take beyond its budget
@@ -49,9 +56,10 @@ WAITS = """\
 # Log ratios of two processes, one of each commit, spread by as much: 6 to 9 % were seen on a shared
 # 2-core machine (``measurement/claim.py``), 3 % stands for a machine of one's own
 SPREADS = (0.03, 0.06, 0.09)
-ERROR = 0.01  # of one such ratio, by its turns
+START_S = 5.0  # of a process
 SLOWER_PCT = (0, 8, 15, 30)
 PAIRS = (3, 5, 8, 12, 20, 32)
+LONGEST_S = 900.0  # holds the most pairs
 PROCESSES = 2
 
 
@@ -166,24 +174,42 @@ class Power:
     pairs: float
 
 
+def compared(slower_pct: float, spread: float, seed: int) -> list[LogRatio]:
+    """Return the log ratios of one gate in virtual time, up to a sure verdict."""
+    script = Script(noise=0.05, process_noise=spread / math.sqrt(2), start_s=START_S)
+    slower = replace(script, samples_per_s=(1 - slower_pct / 100) * script.samples_per_s)
+    old, new = replace(PROGRAM, name="old"), PROGRAM
+    machines = {
+        old.name: ScriptedMachine(script, seed=2 * seed),
+        new.name: ScriptedMachine(slower, seed=2 * seed + 1),
+    }
+    clock = machines[new.name].clock = machines[old.name].clock
+
+    def make_rigs(*args: Any, **kwargs: Any) -> RigFactory:
+        return machines[args[0].name].surroundings.make_rigs(*args, **kwargs)
+
+    found = compare(
+        (ComparedSide(old, None, "git:main", "a" * 40), ComparedSide(new)),
+        HARDWARE,
+        CompareOptions(LONGEST_S, gate=Gate.read(GATE)),
+        Events(),
+        Surroundings(clock, make_rigs, lambda _: ()),
+    )
+    return [one.ratio for one in found.confirmation.processes]
+
+
 def power_of(slower_pct: float, spread: float, times: int) -> dict[int, Power]:
     """Return what becomes of a commit that is slower by so much, by the most pairs of processes."""
+    assert registry(), "the knobs are known before the comparison begins"
     gate, least = Gate.read(GATE), least_processes(apart=True)
     ended: dict[int, list[tuple[Verdict, int]]] = {most: [] for most in PAIRS}
     for seed in range(times):
-        dice, ratios, is_over = (
-            random.Random(f"{slower_pct} {spread} {seed}"),
-            list[LogRatio](),
-            False,
-        )
-        for count in range(1, max(PAIRS) + 1):
-            if not is_over:
-                value = math.log(1 - slower_pct / 100) + dice.gauss(0.0, math.hypot(spread, ERROR))
-                ratios.append(LogRatio(value, ERROR))
-                found = claim([ratios], apart=True)
-                is_over = count >= least and gate.is_over(found)
-            if count in ended:
-                ended[count].append((gate.verdict(found), len(ratios)))
+        ratios = compared(slower_pct, spread, seed)
+        claims = {n: claim([ratios[:n]], apart=True) for n in range(least, len(ratios) + 1)}
+        sure = next((n for n, one in claims.items() if gate.is_over(one)), len(ratios))
+        for most, its in ended.items():
+            count = min(most, sure)
+            its.append((gate.verdict(claims[count]), count))
     return {
         most: Power(
             fmean(verdict is Verdict.FAILED for verdict, _ in its),
