@@ -69,7 +69,9 @@ def main() -> None:
     outlive_readers()
     try:
         status = app(standalone_mode=False)  # in which click would end with 1 for what it knows
-    except Exception:  # noqa: BLE001 - it is a defect, and its traceback is all there is to tell
-        traceback.print_exc()
-        status = ExitStatus.DEFECT
+    except Exception as error:  # noqa: BLE001 - a defect's traceback is all there is to tell
+        status = ExitStatus.INTERRUPTED
+        if not isinstance(error.__cause__, KeyboardInterrupt):  # click's way, in some versions
+            traceback.print_exc()
+            status = ExitStatus.DEFECT
     sys.exit(status)

@@ -343,17 +343,25 @@ def test_the_command_ends_with_the_status_of_its_gate(
     assert json.loads(done.stdout)["gate"]["status"] == status
 
 
+@pytest.mark.parametrize(
+    ("raised", "status"),
+    [(EOFError, ExitStatus.DEFECT), (KeyboardInterrupt, ExitStatus.INTERRUPTED)],
+)
 def test_a_defect_ends_with_a_status_that_no_gate_has(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    raised: type[BaseException],
+    status: ExitStatus,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def broken(*_: object) -> None:
-        raise EOFError("the machine")  # which click would take for an abort, with status 1
+        raise raised("the machine")  # click would take the first for an abort, with status 1
 
     monkeypatch.setattr(hardware, "detect", broken)
     monkeypatch.setattr(sys, "argv", ["autotune", "doctor"])
     monkeypatch.setattr(command_line, "outlive_readers", lambda: None)
     with pytest.raises(SystemExit) as end:
         command_line.main()
-    assert end.value.code == int(ExitStatus.DEFECT)
-    assert int(ExitStatus.DEFECT) not in {0, 1, 4}
-    assert "EOFError: the machine" in capsys.readouterr().err
+    assert end.value.code == int(status)
+    assert int(status) not in {0, 1, 4}
+    told = "EOFError: the machine" in capsys.readouterr().err
+    assert told is (status is ExitStatus.DEFECT)
