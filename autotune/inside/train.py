@@ -83,7 +83,8 @@ def apply(path: Path, allow_env: Collection[str] = (), *, larger_batch: bool = F
         sys.stderr.write(f"autotune: {line}\n")
     applied = best.applied
     loaders: list[DataLoader[Any]] = _living(DataLoader)
-    optimizers = _living(Optimizer)
+    # accelerate's optimizer is one around another, whose groups it shows
+    optimizers = [one for one in _living(Optimizer) if "param_groups" in vars(one)]
     if (loaders or optimizers) and (changed := sorted(BATCH & applied.changes().keys())):
         early = f"{type((loaders or optimizers)[0]).__name__} was built before {path} was applied"
         raise UsageError(
