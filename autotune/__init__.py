@@ -25,7 +25,8 @@ __version__ = "0.1.0"
 def apply(path: str | Path, *, allow_env: Collection[str] = (), larger_batch: bool = False) -> None:
     """Apply a best.yaml to this process.
 
-    Call it before the model and the loaders are built. It warns on stderr if hardware or versions
+    Call it before the model and the loaders are built. Loaders and optimizers that are built
+    already get their settings, too, but no other batch. It warns on stderr if hardware or versions
     differ from those of the search. Under ``autotune search`` and ``autotune run`` it does nothing,
     because autotune already steers the program there.
 
@@ -37,8 +38,8 @@ def apply(path: str | Path, *, allow_env: Collection[str] = (), larger_batch: bo
 
     Raises:
         FileFormatError: The file cannot be read or has faults; the message names the lines.
-        UsageError: The file sets such variables and they are not allowed, or it needs several
-            ranks, which only ``autotune run`` can start.
+        UsageError: The file sets such variables and they are not allowed, it needs several ranks,
+            which only ``autotune run`` can start, or it changes the batch too late.
     """
     # Imports torch, which the parent process of a search must not do.
     from autotune.inside.train import apply as apply_inside

@@ -16,6 +16,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "autotune"
 FACE = "autotune"  # the room of what stands in the package's root file, and of __main__
+CALLBACKS = ("lightning", "transformers")  # of these libraries, which they import at their top
 MAX_ATTRIBUTES, MAX_CHAIN, MAX_CONSTANTS_PER_1000, SMALL_CODE_LINES = 12, 14, 3.0, 30
 # Lines that each room may weigh, prose included
 WEIGHTS = {
@@ -33,7 +34,7 @@ WEIGHTS = {
     "files": 400,
 }
 WEIGHED_WITH = {
-    **dict.fromkeys((FACE, "api", "errors"), "face"),
+    **dict.fromkeys((FACE, "api", "errors", *CALLBACKS), "face"),
     **dict.fromkeys(("report", "exports"), "results"),
 }
 
@@ -284,8 +285,9 @@ def files_per_folder() -> Counter[str]:
 
 
 def root_entries() -> list[str]:
-    """Return the files and folders in the package's root."""
-    return sorted(p.name for p in PACKAGE.iterdir() if p.name not in {"__pycache__", "py.typed"})
+    """Return the files and folders in the package's root that hold its rooms."""
+    others = {"__pycache__", "py.typed", *(f"{name}.py" for name in CALLBACKS)}
+    return sorted(p.name for p in PACKAGE.iterdir() if p.name not in others)
 
 
 def number_of_code_lines() -> int:

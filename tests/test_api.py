@@ -16,7 +16,7 @@ from autotune.errors import BudgetError, FenceError, ProgramError, UsageError
 from autotune.knobs.space.space import SearchSpace
 from autotune.machine import hardware
 from autotune.measurement.interval import LogRatio
-from autotune.program.config import Config
+from autotune.program.config import Config, KnobValue
 from autotune.program.fence_options import FenceKind, FenceOptions
 from autotune.program.program import parse_program
 from autotune.results.record import ClaimProcess, SearchInfo, SearchOptions
@@ -27,6 +27,7 @@ from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
 from autotune.tuning.surroundings import THIS_MACHINE
 from tests.docs.project import scripted
+from tests.made import make_loader
 from tests.programs import functions
 from tests.rigging import PROGRAMS, base_setting, open_rig, write_best
 from tests.scripted import Script, begin
@@ -138,6 +139,43 @@ def test_apply_as_first_line_of_a_script_applies_the_config(workplace: Path) -> 
     assert (int(samples), int(batches)) == (64, 32)
     assert 0.0099 < float(lr) < 0.01
     assert (workplace / "losses.1").read_text() == applied
+
+
+APPLIED_LATE = """
+import sys, torch, autotune
+from torch.utils.data import DataLoader, TensorDataset, get_worker_info
+
+def collate(items):
+    return torch.stack([x for (x,) in items]), get_worker_info() is not None
+
+loader = DataLoader(TensorDataset(torch.ones(64, 1)), batch_size=8, collate_fn=collate)
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+autotune.apply(sys.argv[1])
+for batch, by_worker in loader:
+    model(batch).sum().backward()
+    optimizer.step()
+print(by_worker, optimizer.param_groups[0]["fused"])
+"""
+
+
+@pytest.mark.slow
+def test_apply_reaches_what_is_built_already_but_gives_it_no_other_batch(workplace: Path) -> None:
+    (workplace / "train.py").write_text(APPLIED_LATE)
+    loader = make_loader(
+        dataset="TensorDataset", dataset_len=64, batch_size=8, sampler="SequentialSampler"
+    )
+    as_written: dict[str, KnobValue] = {"workers": 0, "optimizer": "for-loop", "batch_size": 8}
+    write_best(workplace / "best.yaml", as_written, loader, workers=1, optimizer="fused")
+    write_best(workplace / "batch.yaml", as_written, loader, workers=1, batch_size=16)
+    done, refused = (
+        subprocess.run(
+            [sys.executable, "train.py", name], capture_output=True, text=True, check=False
+        )
+        for name in ("best.yaml", "batch.yaml")
+    )
+    assert done.stdout == "True True\n", done.stderr
+    assert "The DataLoader was built before batch.yaml was applied, too late" in refused.stderr
 
 
 def test_search_takes_and_explains_the_fields_of_a_request() -> None:

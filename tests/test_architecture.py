@@ -48,6 +48,7 @@ ALLOWED: dict[str, set[str]] = {
         *VALUES,
     },
     house.FACE: {"api", "cli", "results", "program", "inside"},
+    **{name: {""} for name in house.CALLBACKS},  # autotune.apply
 }
 MAX_ENTRIES, MAX_FILES, MAX_CHAIN = 17, 20, 11
 FLAT_FAMILIES = {"knobs", "inside/seams"}  # one file per member, however many there are

@@ -91,11 +91,17 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("example", "samples", "loaders"),
-    [("digits_cnn", 32, 1), ("photos_resnet", 4, 1), ("char_gpt", 2, 0)],
+    ("example", "samples", "loaders", "trainer"),
+    [
+        ("digits_cnn", 32, 1, ""),
+        ("photos_resnet", 4, 1, ""),
+        ("char_gpt", 2, 0, ""),
+        ("tabular_transformer", 4, 1, ""),
+        ("lightning_denoiser", 4, 1, "lightning"),
+    ],
 )
 def test_the_examples_are_understood_as_they_are(
-    tmp_path: Path, example: str, samples: int, loaders: int
+    tmp_path: Path, example: str, samples: int, loaders: int, trainer: str
 ) -> None:
     arguments = ["--batch-size", str(samples)]  # small steps show the same sooner
     if example == "photos_resnet":
@@ -107,6 +113,20 @@ def test_the_examples_are_understood_as_they_are(
         measured = OpenRig(rig, ready.profile, base_setting(ready.profile)).measured()
     assert measured.samples_per_step == samples
     assert len(ready.profile.loaders) == loaders
+    assert ready.profile.loop.trainer == trainer
+
+
+def test_each_example_that_trains_is_tested_and_listed() -> None:
+    scripts = {path.parent.name for path in EXAMPLES.glob("*/train.py")}
+    (cases,) = (
+        mark.args[1]
+        for mark in test_the_examples_are_understood_as_they_are.pytestmark  # type: ignore[attr-defined]
+        if mark.name == "parametrize"
+    )
+    assert scripts == {case[0] for case in cases}
+    listed = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    folders = {path.name for path in EXAMPLES.iterdir() if path.is_dir()}
+    assert all(f"]({name}" in listed for name in folders if not name.startswith("__"))
 
 
 @pytest.mark.slow

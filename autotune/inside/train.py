@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import inspect
 import os
 import sys
@@ -15,6 +16,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
+from typing import Any, TypeVar
+
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 
 from autotune.errors import UsageError
 from autotune.files.scratch import Scratch
@@ -34,6 +39,7 @@ from autotune.program.lr import LrRule
 from autotune.program.program import LaunchPlan
 from autotune.results import bestfile
 
+Living = TypeVar("Living")
 # Variables of the environment by which apply() sees that autotune already steers the program.
 IN_RIG = "AUTOTUNE_RIG"
 IN_RUN = "AUTOTUNE_RUN"
@@ -41,6 +47,7 @@ IN_RUN = "AUTOTUNE_RUN"
 # told by its fingerprint
 LARGER_BATCH = "larger batch"
 EXPLAIN = "--explain"  # before the path of a best.yaml: train nothing
+BATCH = {"batch_size", "accumulation_steps"}
 RATE_NOTES = {
     LrRule.LINEAR: "the learning rate follows (linear rule)",
     LrRule.SQRT: "the learning rate follows (sqrt rule)",
@@ -50,7 +57,7 @@ RATE_NOTES = {
 
 
 def apply(path: Path, allow_env: Collection[str] = (), *, larger_batch: bool = False) -> None:
-    """Apply a best.yaml to this process.
+    """Apply a best.yaml to this process, and to the loaders and optimizers that it has built.
 
     Nothing happens if autotune already steers the program, as in a search or under ``autotune
     run``. Knobs that take effect only when a process starts are left at the program's values, with
@@ -61,8 +68,9 @@ def apply(path: Path, allow_env: Collection[str] = (), *, larger_batch: bool = F
         larger_batch: Whether to apply the file's config with a larger batch.
 
     Raises:
-        UsageError: when the file sets such variables and they are not allowed, or when the config
-            needs several ranks, which only ``autotune run`` starts.
+        UsageError: when the file sets such variables and they are not allowed, when the config
+            needs several ranks, which only ``autotune run`` starts, or when it changes the batch
+            and a loader or an optimizer is built already: its length and its rate were read.
     """
     if IN_RIG in os.environ or IN_RUN in os.environ:
         return
@@ -74,6 +82,15 @@ def apply(path: Path, allow_env: Collection[str] = (), *, larger_batch: bool = F
     for line in (*filter(None, [kind]), *said, *best.warnings(machine, None)):
         sys.stderr.write(f"autotune: {line}\n")
     applied = best.applied
+    loaders: list[DataLoader[Any]] = _living(DataLoader)
+    # accelerate's optimizer is one around another, whose groups it shows
+    optimizers = [one for one in _living(Optimizer) if "param_groups" in vars(one)]
+    if (loaders or optimizers) and (changed := sorted(BATCH & applied.changes().keys())):
+        early = f"{type((loaders or optimizers)[0]).__name__} was built before {path} was applied"
+        raise UsageError(
+            f"The {early}, too late for {', '.join(changed)}. Apply it before the program builds "
+            f"any, or train with 'autotune run {path} ...'."
+        )
     plan = launch_plan_for(applied, LaunchPlan((), ".", args=tuple(sys.argv[1:])))
     sys.argv[1:] = plan.args
     os.environ.update(plan.env)
@@ -91,7 +108,16 @@ def apply(path: Path, allow_env: Collection[str] = (), *, larger_batch: bool = F
         )
     written = {knob: applied.baseline[knob] for knob in late if knob in applied.baseline}
     kept = {knob: value for knob, value in applied.config.items() if knob not in late}
-    install(replace(applied, config=Config({**kept, **written})), is_late=True)
+    seams = install(replace(applied, config=Config({**kept, **written})), is_late=True)
+    for loader in loaders:
+        seams.loader.built.of(loader)
+    for optimizer in optimizers:
+        seams.steps.optimizer.follow(optimizer)
+
+
+def _living(kind: type[Living]) -> list[Living]:
+    # isinstance() would run the code of lazy proxy objects
+    return [one for one in gc.get_objects() if issubclass(type(one), kind)]
 
 
 def _ranks_note(applied: AppliedConfig, group: Group) -> str:

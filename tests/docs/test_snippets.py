@@ -1,8 +1,11 @@
 """Every other block of README and docs: Python is executed, YAML and TOML read, text compared."""
 
+import re
+import sqlite3
 import subprocess
 import sys
 import tomllib
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from tests.docs import recording
 from tests.docs.pages import ROOT, Block, blocks, blocks_in
 from tests.docs.project import CUSTOM_KNOB, SLOW, TRAINED, records_in_memory, scripted
 from tests.docs.test_commands import made, project
+from tests.exports.stored import offline
 from tests.made import MACHINES, make_profile
 
 __all__ = ["made", "project"]
@@ -34,7 +38,9 @@ def test_each_block_is_of_a_kind_that_a_test_runs() -> None:
 
 
 FIRST_LINES = [block for block in blocks_in("python") if "autotune.apply(" in block.text]
-OTHERS = [block for block in blocks_in("python") if block not in FIRST_LINES]
+USES_TRACKER = re.compile(r"^import (mlflow|wandb)$", re.MULTILINE)
+TRACKED = [block for block in blocks_in("python") if USES_TRACKER.search(block.text)]
+OTHERS = [block for block in blocks_in("python") if block not in FIRST_LINES + TRACKED]
 
 
 @pytest.mark.parametrize("block", OTHERS, ids=by_place)
@@ -56,6 +62,25 @@ def test_a_program_with_these_lines_trains_with_the_config(block: Block, project
         [sys.executable, str(script)], cwd=project, check=True, capture_output=True, text=True
     )
     assert done.stdout == TRAINED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", TRACKED, ids=by_place)
+def test_a_recipe_of_a_tracker_logs_offline_what_the_search_changed(
+    block: Block, project: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", block.text],
+        cwd=project, env=offline(project), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    if "wandb" in block.text:
+        (kept,) = project.glob("wandb/offline-run-*/*.wandb")
+        assert b"autotune/workers" in kept.read_bytes()
+    else:
+        with closing(sqlite3.connect(project / "mlflow.db")) as store:
+            kept_params = {key for (key,) in store.execute("select key from params")}
+        assert {"autotune/workers", "autotune/workers/after"} <= kept_params
 
 
 def keeps_its_contract(made_by_block: type, name: str) -> None:

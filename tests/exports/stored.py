@@ -1,5 +1,6 @@
 """A search on the scripted machine whose record lies in its folder, as commands expect it."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.scripted import Script, begin
 from tests.tuning.watched import Knobs, is_fast
 
 KNOBS: Knobs = {"workers": (0, 1, 2), "batch_size": (64, 128), "precision": ("fp32", "bf16")}
+ROOT = Path(__file__).parents[2]
 BEST = Path("best.yaml")
 HOSTILE = "</script><script>alert('x')</script> \"quoted\" & <b>bold</b> | `code` [link](http://x)"
 CRASH = Ending(Outcome.CRASHED, f"ValueError: {HOSTILE}", f"Traceback …\n{HOSTILE}", steps=1)
@@ -31,3 +33,16 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> SearchResult:
     kept = autotune.load(str(searched.run.path))
     assert verdict(kept, BEST) == verdict(result, BEST), "the record says what the search said"
     return kept
+
+
+def offline(folder: Path) -> dict[str, str]:
+    """Return an environment in which trackers keep everything in a folder."""
+    return os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "WANDB_MODE": "offline",
+        "WANDB_SILENT": "true",
+        "WANDB_ERROR_REPORTING": "false",
+        **{f"WANDB_{kind}_DIR": str(folder / kind) for kind in ("CACHE", "CONFIG", "DATA")},
+    }

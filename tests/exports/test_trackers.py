@@ -1,7 +1,6 @@
 """Trackers: each real library says of a run what the search has found."""
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,10 +14,9 @@ from autotune.errors import UsageError
 from autotune.exports import TRACKERS, log, tracked
 from autotune.results.finding import Finding
 from autotune.results.result import SearchResult
-from tests.exports.stored import stored
+from tests.exports.stored import offline, stored
 
 __all__ = ["stored"]
-ROOT = Path(__file__).parents[2]
 PAGE = "<!doctype html>"
 
 
@@ -27,18 +25,9 @@ PAGE = "<!doctype html>"
 def test_the_library_reads_back_what_the_search_found(
     name: str, stored: SearchResult, tmp_path: Path
 ) -> None:
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db",
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-        "WANDB_MODE": "offline",
-        "WANDB_SILENT": "true",
-        "WANDB_ERROR_REPORTING": "false",
-        **{f"WANDB_{kind}_DIR": str(tmp_path / kind) for kind in ("CACHE", "CONFIG", "DATA")},
-    }
     command = [sys.executable, "-m", "tests.exports.read_back", name, str(stored.run_dir)]
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        command, cwd=tmp_path, env=offline(tmp_path), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     seen = json.loads((tmp_path / "seen.json").read_text())

@@ -84,6 +84,10 @@ class OptimizerSeam(Seam, StepListener):
 
     def _add(self, original: Call, optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
         original(optimizer, *args, **kwargs)
+        self.follow(optimizer)
+
+    def follow(self, optimizer: Optimizer) -> None:
+        """Follow an optimizer that was built or got a parameter group, now or before autotune."""
         if not any(optimizer is own for own in self.optimizers):
             self._optimizers.append(ref(optimizer))
         self._built(optimizer)

@@ -1,0 +1,31 @@
+"""A best.yaml in a script of Lightning: ``Trainer(callbacks=[AutotuneCallback("best.yaml")])``.
+
+The constructor applies the file. Lightning's hooks come too late: they are called when the trainer
+has chosen its precision and asked for its loaders.
+"""
+
+from pathlib import Path
+
+from autotune import apply
+
+try:
+    from lightning.pytorch import Callback
+except ImportError:
+    # The same library, as its older package
+    from pytorch_lightning import Callback  # type: ignore[assignment]
+
+
+class AutotuneCallback(Callback):
+    """Trains with a best.yaml; under ``autotune search`` and ``autotune run`` it does nothing.
+
+    Args:
+        path: The file that a search wrote.
+        larger_batch: Whether to apply the file's config with a larger batch.
+
+    Raises:
+        AutotuneError: As ``autotune.apply()`` does.
+    """
+
+    def __init__(self, path: str | Path = "best.yaml", *, larger_batch: bool = False) -> None:
+        super().__init__()
+        apply(path, larger_batch=larger_batch)
