@@ -24,7 +24,9 @@ from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.listener import Listener, Root
 from autotune.inside.seams.autocast import autocast
 
-RECOMPILES = 8  # torch's default for one program (torch._dynamo.config.recompile_limit)
+# torch's default for one program: torch._dynamo.config.recompile_limit, before torch 2.7
+# cache_size_limit
+RECOMPILES = 8
 Call = Callable[..., Any]
 
 
@@ -131,7 +133,8 @@ class ForwardSeam(Seam):
         model without compiling it. Each config gets the number that torch allows a whole program.
         """
         if self._compile_options[0] and (config := sys.modules.get("torch._dynamo.config")):
-            config.recompile_limit += RECOMPILES  # type: ignore[attr-defined]
+            limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
+            setattr(config, limit, getattr(config, limit) + RECOMPILES)
 
     @property
     def is_needed(self) -> bool:
