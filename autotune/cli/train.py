@@ -75,9 +75,10 @@ def run(
     from autotune.rig.torchrun_plan import Nodes, nodes_of, trust_note, with_ranks
 
     messages = Messages(verbosity(quiet=quiet))
+    with errors_told(messages):
+        require_torch()
     if explain:
         with errors_told(messages):
-            require_torch()
             file = bestfile.read(best, larger_batch=larger_batch)  # a faulty file is told here
             kind = _kind(file, hardware.detect(), larger_batch=larger_batch)
         line = [sys.executable, *EXPLAIN, str(best)]

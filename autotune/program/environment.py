@@ -43,7 +43,7 @@ def require_torch() -> None:
             f"autotune needs PyTorch {OLDEST_TORCH} or later; this environment has none: "
             f"{sys.prefix}. {WHERE}"
         ) from None
-    if _release(torch.version) < _release(OLDEST_TORCH):
+    if release_of(torch.version) < release_of(OLDEST_TORCH):
         raise UsageError(
             f"autotune needs PyTorch {OLDEST_TORCH} or later; this environment has "
             f"{torch.version}. Nothing was changed."
@@ -51,12 +51,12 @@ def require_torch() -> None:
     prefix = Path(sys.prefix)
     if _is_of_one_tool(prefix) and Path(str(torch.locate_file(""))).is_relative_to(prefix):
         raise UsageError(
-            f"autotune runs in an environment that pipx or uv made for it alone: {prefix}. Its "
-            f"torch is not the one that your script trains with. {WHERE}"
+            "autotune runs in an environment that was made for it alone, as by pipx or uvx: "
+            f"{prefix}. Its torch is not the one that your script trains with. {WHERE}"
         )
 
 
-def _release(version: str) -> tuple[int, ...]:
+def release_of(version: str) -> tuple[int, ...]:
     """Return the first two numbers of a version, such as those of ``2.6.0a0+git1234``."""
     return tuple(map(int, re.findall(r"\d+", version)[:2]))
 

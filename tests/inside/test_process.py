@@ -126,7 +126,9 @@ def test_tf32_comes_and_goes_by_the_names_that_every_torch_has(
     for precision in ("fp32", "tf32", "fp32"):
         tf32(precision)
         assert cuda.matmul.allow_tf32 == (precision == "tf32")
-        assert torch.get_float32_matmul_precision() == ("high" if precision == "tf32" else "highest")
+        assert torch.get_float32_matmul_precision() == (
+            "high" if precision == "tf32" else "highest"
+        )
     tf32("bf16")
     assert tf32.read() == own, "another format leaves it to the program"
 
