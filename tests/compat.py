@@ -18,9 +18,10 @@ import subprocess
 import sys
 import tempfile
 import venv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from autotune.program.environment import OLDEST_TORCH, release_of
 
@@ -102,10 +103,9 @@ def _counts(line: str) -> str:
     return ", ".join(re.findall(r"\d+ (?:passed|skipped)", line))
 
 
-def _finding(result: dict[str, object]) -> str:
+def _finding(result: Mapping[str, Any]) -> str:
     """Return what a search found, as a cell."""
     best = result["best"]
-    assert isinstance(best, dict)
     speedup = best["speedup"]
     bounds = f"{speedup['estimate']:.2f}x [{speedup['low']:.2f}, {speedup['high']:.2f}]"
     return bounds if best["config"] else str(result["finding"]).replace("_", " ")

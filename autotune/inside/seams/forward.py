@@ -33,6 +33,22 @@ Call = Callable[..., Any]
 _UNKNOWN = Root(-1)
 
 
+def _within_a_frame(module: nn.Module) -> Call:
+    """Return what ``Module.compile()`` compiles; of torch's own classes, in a frame of ours.
+
+    torch 2.6 compiles nothing of a model that is an ``nn.Sequential`` or another class of torch,
+    because it skips frames in torch's own files; ``torch.compile(model)`` adds a frame, too.
+    """
+    call: Call = module._call_impl  # noqa: SLF001 - as Module.compile() does
+    if not type(module).__module__.startswith("torch."):
+        return call
+
+    def framed(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    return framed
+
+
 class _Regions(dict[int, torch.autocast]):
     """The region of autocast of each thread, by its id.
 
@@ -168,7 +184,7 @@ class ForwardSeam(Seam):
             calls, chosen = self._compiled.setdefault(module, {}), self._compile_options
             mode, dynamic = chosen
             if chosen not in calls:
-                call = module._call_impl  # noqa: SLF001 - as Module.compile() does
+                call = _within_a_frame(module)
                 calls[chosen] = mode and torch.compile(call, mode=mode, dynamic=dynamic)
             # Set past __setattr__: Fabric's wrappers would give it to what they wrap as well,
             # and a wrapped model that calls its wrapper never returns.
