@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from functools import wraps
 from threading import get_ident
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -36,13 +37,14 @@ _UNKNOWN = Root(-1)
 def _within_a_frame(module: nn.Module) -> Call:
     """Return what ``Module.compile()`` compiles; of torch's own classes, in a frame of ours.
 
-    torch 2.6 compiles nothing of a model that is an ``nn.Sequential`` or another class of torch,
+    torch 2.6 to 2.11 compile nothing of a model that is an ``nn.Linear`` or another class of torch,
     because it skips frames in torch's own files; ``torch.compile(model)`` adds a frame, too.
     """
     call: Call = module._call_impl  # noqa: SLF001 - as Module.compile() does
     if not type(module).__module__.startswith("torch."):
         return call
 
+    @wraps(call)
     def framed(*args: Any, **kwargs: Any) -> Any:
         return call(*args, **kwargs)
 
