@@ -14,17 +14,17 @@ BREACHES: dict[str, dict[str, int]] = {
     "at most 14 modules that import each other in a row": {"modules": 26},
     "at most 3 tuned constants per 1,000 code lines": {"constants": 444},
     "lines per room": {
-        "cli": 3922,
+        "cli": 3929,
         "face": 642,
         "files": 436,
         "inside": 14046,
         "machine": 1840,
-        "measurement": 2196,
+        "measurement": 2199,
         "program": 2973,
-        "results": 5969,
+        "results": 5973,
         "rig": 4316,
-        "sharing": 3076,
-        "tuning": 8547,
+        "sharing": 3083,
+        "tuning": 8555,
     },
 }
 

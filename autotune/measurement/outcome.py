@@ -68,6 +68,9 @@ class Cause(StrEnum):
 ENDED_BY_US = frozenset({Outcome.INTERRUPTED, Outcome.OUT_OF_TIME})
 """Outcomes that say nothing about the config, because the user or the budget ended the trial."""
 
+NOBODYS = frozenset({*ENDED_BY_US, Outcome.RAN_OUT, Outcome.UNCLEAR})
+"""Those, and others that say nothing about the config."""
+
 
 @dataclass(frozen=True)
 class Ending:

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.learning.training_trace import Sameness
-from autotune.measurement.outcome import ENDED_BY_US, Outcome
 from autotune.program.config import Config
 from autotune.program.may_change import MayChange
 from autotune.results.record import TrialRecord, latest
-from autotune.results.rehearsals import blames, trained
-from autotune.results.verdict import changes_of
-from autotune.sharing.entries import Announcement
+from autotune.results.rehearsals import trained
 from autotune.sharing.membership import WAITS
 from autotune.tuning.checking.learning_check import learns_enough
 from autotune.tuning.session import Baseline, Session
 
-NOBODYS = {*ENDED_BY_US, Outcome.RAN_OUT, Outcome.UNCLEAR}  # endings that say nothing of a config
 ANNOUNCED = "announced by another machine, to be claimed together"
 PAUSE_S = 1.0  # between two looks at what other machines have measured
 
@@ -32,27 +28,13 @@ def agreed(session: Session, baseline: Baseline, own: TrialRecord | None) -> Tri
     trains something else, is refused.
     """
     sharing = session.sharing
-    if (announced := accepted(session, baseline.space)) is not None:
+    if (announced := session.accepted(baseline.space)) is not None:
         return _record_of(session, announced.config)
     if own is None or session.stop.requests or not may_be_claimed(session, baseline, own.config):
         return own
     in_force = sharing.announce(own.config)
     is_own = in_force is None or in_force.config == own.config
     return own if is_own else agreed(session, baseline, own)
-
-
-def accepted(session: Session, space: ResolvedSpace) -> Announcement | None:
-    """Return what is announced to be claimed together; one that fails here is refused."""
-    sharing = session.sharing
-    while (announced := sharing.announced()) is not None:
-        if not (fault := _fault_of(session, announced.config)):
-            return announced
-        changes = changes_of(announced.config, space.baseline)
-        session.events.warn(
-            f"This machine does not claim what another one announced, {changes}: {fault}"
-        )
-        sharing.refuse(fault)
-    return None
 
 
 def may_be_claimed(session: Session, baseline: Baseline, config: Config) -> bool:
@@ -83,19 +65,6 @@ def await_announcement(session: Session) -> None:
         if session.stop.requests:
             break
         sharing.pause(PAUSE_S)
-
-
-def _fault_of(session: Session, config: Config) -> str:
-    """Return why a config may not be recommended on this machine; empty if it may."""
-    for record in latest(session.study.records):
-        is_its = record.config == config and record.outcome not in NOBODYS
-        if is_its and record.ending is not None:
-            return record.ending.reason
-    blamed = [r for r in session.study.rehearsals if r.config == config and r.is_blamed]
-    if blamed:
-        return blames(blamed)[0]
-    is_guilty = any(changes.items() <= config.items() for changes in session.study.guilty)
-    return "it trains something else here" if is_guilty else ""
 
 
 def _record_of(session: Session, config: Config) -> TrialRecord:

@@ -18,7 +18,6 @@ from autotune.measurement.turn import Played
 from autotune.program.config import Config
 from autotune.results.blame import is_of_device, judged
 from autotune.results.record import TrialRecord
-from autotune.tuning.agree import accepted
 from autotune.tuning.budget import Until
 from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.choosing.proposals import Proposals
@@ -35,7 +34,7 @@ def try_apart(session: Session, baseline: Baseline, diagnosis: Diagnosis) -> Non
     proposals = Proposals(session.study, space, diagnosis)
     for proposal in proposals.restarted(session.may_restart):
         session.hear()
-        if accepted(session, space) is not None:
+        if session.accepted(space) is not None:
             return
         arm = _restart_part(space, proposal.config)
         if not session.sharing.may_try(arm):

@@ -15,7 +15,7 @@ from autotune.measurement.claim import claim
 from autotune.measurement.interval import Interval
 from autotune.measurement.limit import Limit, limit_of
 from autotune.measurement.measurement import Measurement, warnings_of
-from autotune.measurement.outcome import ENDED_BY_US, Outcome
+from autotune.measurement.outcome import ENDED_BY_US, NOBODYS, Outcome
 from autotune.measurement.readings import Memory
 from autotune.measurement.turn import rate
 from autotune.program.config import Config, KnobValue
@@ -29,7 +29,6 @@ from autotune.results.rehearsals import trained, warning
 from autotune.results.result import Contribution, LargerBatch, SearchResult
 from autotune.results.shared_answer import MachineClaim, SharedAnswer
 from autotune.results.training_steps import TrainingSteps, training_samples
-from autotune.tuning.agree import NOBODYS
 from autotune.tuning.checking.learning_check import check_s, learns_enough, samples_ratio
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
 from autotune.tuning.choosing.effects import KnobEffects

@@ -34,7 +34,6 @@ from autotune.program.config import Config
 from autotune.program.lr import batch_parts
 from autotune.results.blame import is_of_device, judged, unclear
 from autotune.results.record import PlayedRounds, TrialRecord
-from autotune.tuning.agree import accepted
 from autotune.tuning.budget import Until
 from autotune.tuning.choosing.chooser import Field, Proposal
 from autotune.tuning.choosing.diagnosis import Diagnosis
@@ -108,7 +107,7 @@ class Race:
         session = self._session
         while session.until_last_trial() is None and self._lives.failures < MAX_FAILURES:
             session.hear()
-            if accepted(session, self._baseline.space) is not None or not self._open():
+            if session.accepted(self._baseline.space) is not None or not self._open():
                 break
             while (proposal := self._next()) is not None:
                 if self._compiles.may_try(proposal.config):
@@ -476,7 +475,7 @@ def race(session: Session, baseline: Baseline, diagnosis: Diagnosis) -> None:
 
     There is none, or no more, once machines that share the search have announced what they claim.
     """
-    if accepted(session, baseline.space) is not None:
+    if session.accepted(baseline.space) is not None:
         return
     session.begin(Phase.TRY)
     plan, asked = session.plan, Proposals(session.study, baseline.space, diagnosis).asked

@@ -19,11 +19,13 @@ from autotune.program.rehearsal import RehearsalPlan
 from autotune.program.sources import Files, Sources
 from autotune.results.record import as_elsewhere
 from autotune.results.result import SearchResult
+from autotune.results.verdict import changes_of
 from autotune.results.wording import typed_duration
 from autotune.rig.fence.caches import cache_roots
 from autotune.rig.open_rig import Reports
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import Progress
+from autotune.sharing.entries import Announcement
 from autotune.sharing.membership import Membership
 from autotune.tuning.budget import ENDING_S, Budget, InterruptCounter, Until
 from autotune.tuning.events import Events, Phase
@@ -123,6 +125,18 @@ class Session:
         tried = self.sharing.tried_elsewhere()
         if len(tried) > len(self.study.elsewhere):
             self.study.elsewhere = tuple(map(as_elsewhere, tried))
+
+    def accepted(self, space: ResolvedSpace) -> Announcement | None:
+        """Return what machines are to claim together; what fails on this one is refused."""
+        while (announced := self.sharing.announced()) is not None:
+            if not (fault := self.study.fault_of(announced.config)):
+                return announced
+            changes = changes_of(announced.config, space.baseline)
+            self.events.warn(
+                f"This machine does not claim what another one announced, {changes}: {fault}"
+            )
+            self.sharing.refuse(fault)
+        return None
 
     @property
     def files(self) -> Files:

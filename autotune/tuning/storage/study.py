@@ -29,7 +29,7 @@ from autotune.knobs.space.space import ResolvedSpace
 from autotune.machine.hardware import Hardware
 from autotune.measurement.goal import Goal
 from autotune.measurement.interval import Interval
-from autotune.measurement.outcome import Outcome, RunMode
+from autotune.measurement.outcome import NOBODYS, Outcome, RunMode
 from autotune.measurement.rounds import Speeds, of_process, pooled
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
@@ -44,8 +44,9 @@ from autotune.results.record import (
     PlayedRounds,
     SearchInfo,
     TrialRecord,
+    latest,
 )
-from autotune.results.rehearsals import Canary, RehearsalRecord
+from autotune.results.rehearsals import Canary, RehearsalRecord, blames
 from autotune.results.result import SearchResult
 from autotune.results.wording import factor
 from autotune.sharing.membership import ALONE, Membership
@@ -372,6 +373,17 @@ class Study:
                 if record.is_blamed and not self.awaits_check(record)
             ),
         ]
+
+    def fault_of(self, config: Config) -> str:
+        """Return why a config may not be recommended on this machine; empty if it may."""
+        for record in latest(self.records):
+            if record.config == config and record.ending and record.outcome not in NOBODYS:
+                return record.ending.reason
+        blamed = [one for one in self.rehearsals if one.config == config and one.is_blamed]
+        if blamed:
+            return blames(blamed)[0]
+        is_guilty = any(changes.items() <= config.items() for changes in self.guilty)
+        return "it trains something else here" if is_guilty else ""
 
     def awaits_check(self, record: RehearsalRecord) -> bool:
         """Return whether what a config learns was left unchecked, and is to be checked yet.
