@@ -240,23 +240,6 @@ class _Label:
     group: str
 
 
-@dataclass(frozen=True)
-class Announcement:
-    """A config that a group claims together.
-
-    Attributes:
-        name: ``winner:<group>:<generation>``.
-        generation: From 1; the next one follows when this one is refused.
-        member: Who announced it.
-    """
-
-    name: str
-    group: str
-    generation: int
-    config: Config
-    member: str
-
-
 class Right(StrEnum):
     """What a request asks for."""
 
@@ -289,7 +272,8 @@ class Request:
 
     Attributes:
         process: Tells the processes of a member apart, which may be killed and resumed.
-        turn: The attempt, or the generation of the announcement; from 1.
+        turn: From 1: the attempt; or the generation of an announcement, of which the next one
+            follows when this one is refused.
         number: Of the trial, and *trial_id* is Optuna's name for it; -1 before it is written.
         is_open: Whether the trial is running yet.
     """
@@ -311,11 +295,6 @@ class Request:
         is_try = self.right is Right.TRY
         what = arm_of(self.group, self.config) if is_try else self.group
         return f"{self.right}:{what}:{self.turn}"
-
-    @property
-    def announcement(self) -> Announcement:
-        """What is announced by a request of that kind."""
-        return Announcement(self.name, self.group, self.turn, self.config, self.member)
 
 
 def arm_of(group: str, config: Config) -> str:

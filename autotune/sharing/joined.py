@@ -16,7 +16,6 @@ from autotune.sharing.board import Board
 from autotune.sharing.courier import Courier, Pace
 from autotune.sharing.entries import (
     Agreement,
-    Announcement,
     Answer,
     Claimed,
     Refused,
@@ -160,11 +159,11 @@ class Joined(Membership):
         process = self.courier.process
         return self.courier.ask(Request(right, turn, self.id, process, self._group, config))
 
-    def announced(self) -> Announcement | None:
+    def announced(self) -> Request | None:
         self.drive()
         return self._in_force()
 
-    def _in_force(self) -> Announcement | None:
+    def _in_force(self) -> Request | None:
         seen = self.courier.snapshot
         found = seen.announcement(self._group) if self._space is not None else None
         if found is None or found.name in self._refused or self._space is None:
@@ -174,7 +173,7 @@ class Joined(Membership):
         self._refuse(found, "it has settings that this machine's search does not have")
         return None
 
-    def announce(self, config: Config) -> Announcement | None:
+    def announce(self, config: Config) -> Request | None:
         if (found := self.announced()) is not None:
             return found
         if self._space is None or self.courier.is_lone:
@@ -188,7 +187,7 @@ class Joined(Membership):
             self._refuse(found, why)
         self.drive()
 
-    def _refuse(self, announced: Announcement, why: str) -> None:
+    def _refuse(self, announced: Request, why: str) -> None:
         self._refused.add(announced.name)
         self.courier.put(Refused(announced.name, why))
 

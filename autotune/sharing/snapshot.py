@@ -24,7 +24,6 @@ from autotune.results.record import ClaimProcess, PlayedRounds, TrialRecord
 from autotune.results.shared_answer import GroupAnswer, Refusal
 from autotune.sharing.entries import (
     Agreement,
-    Announcement,
     Answer,
     Claimed,
     Member,
@@ -165,7 +164,7 @@ class Snapshot:
             for one, entry in self.of(Tried, request.group)
         )
 
-    def announcement(self, group: str) -> Announcement | None:
+    def announcement(self, group: str) -> Request | None:
         """Return what is in force for a group; None if nothing was announced, or it was refused."""
         latest = self._latest(group)
         refused = {entry.announcement for _, entry in self.of(Refused, group)}
@@ -185,15 +184,15 @@ class Snapshot:
     def next_generation(self, group: str) -> int:
         """Return the generation that an announcement would have now."""
         latest = self._latest(group)
-        return 1 if latest is None else latest.generation + 1
+        return 1 if latest is None else latest.turn + 1
 
-    def _latest(self, group: str) -> Announcement | None:
+    def _latest(self, group: str) -> Request | None:
         made = [
-            one.announcement
+            one
             for one in self.holders.values()
             if one.right is Right.ANNOUNCE and one.group == group
         ]
-        return max(made, key=lambda one: one.generation, default=None)
+        return max(made, key=lambda one: one.turn, default=None)
 
     def rounds(self, group: str, me: str, space: ResolvedSpace) -> dict[str, list[PlayedRounds]]:
         """Return the rounds of a group without those of one member, by host.
@@ -220,7 +219,7 @@ class Snapshot:
             if one.member != me and is_of(space, entry.record.config)
         ]
 
-    def claims(self, announcement: Announcement, me: str) -> dict[str, list[ClaimProcess]]:
+    def claims(self, announcement: Request, me: str) -> dict[str, list[ClaimProcess]]:
         """Return the processes of others that belong to an announcement, by host."""
         found: dict[str, list[ClaimProcess]] = defaultdict(list)
         for one, entry in self.of(Claimed, announcement.group):
@@ -229,7 +228,7 @@ class Snapshot:
                 found[one.host].append(entry.process)
         return dict(found)
 
-    def owing(self, announcement: Announcement, me: str) -> list[Member]:
+    def owing(self, announcement: Request, me: str) -> list[Member]:
         """Return the living others of its group with too few fresh processes for a claim yet.
 
         Those that have come to their answer, or have refused it, owe nothing.

@@ -262,7 +262,7 @@ def test_a_refused_announcement_makes_room_for_another(world: World) -> None:
     assert one.refusals() == [Refusal(FIRST, "a", "b", "it trains something else")]
     second = one.announce(SECOND)
     assert second is not None
-    assert second.generation == 2
+    assert second.turn == 2
     assert other.announce(THIRD) == second
 
 
@@ -292,7 +292,7 @@ def test_what_is_not_of_the_own_space_is_left_out_and_counted(world: World) -> N
     assert one.announced() is None
     made = one.announce(FIRST)
     assert made is not None
-    assert made.generation == 2, "a config that nobody can claim does not stop the group"
+    assert made.turn == 2, "a config that nobody can claim does not stop the group"
 
 
 def places_in(raw: Any, *above: Any) -> Iterator[tuple[Any, ...]]:

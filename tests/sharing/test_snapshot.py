@@ -160,4 +160,4 @@ def test_generations_follow_each_other() -> None:
         assert generation == number + 1
         made = Request(Right.ANNOUNCE, generation, "a", "a", "cpu", FIRST, DONE, number, number)
         found = replace(found, requests=(*found.requests, made))
-        assert found.announcement("cpu") == made.announcement
+        assert found.announcement("cpu") == made
