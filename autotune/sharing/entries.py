@@ -324,7 +324,8 @@ def as_json(value: Any) -> Any:
 def read(kind: Any, raw: Any) -> Any:
     """Return a value of a kind from JSON that somebody else may have written.
 
-    Control characters, with which a text could write over a terminal, are left out.
+    Control characters, with which a text could write over a terminal, are left out, and bytes of a
+    name that are no text are question marks.
 
     Raises:
         ValueError: It is something else, or holds a number that is none or infinite.
@@ -344,7 +345,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 def _printable(raw: Any) -> Any:
     match raw:
         case str():
-            return CONTROL.sub("", raw)
+            return CONTROL.sub("", raw).encode(errors="replace").decode()
         case int() if raw.bit_length() > WIDEST_BITS:
             raise ValueError("no member writes such a number, which is infinite as a float")
         case dict():
