@@ -310,6 +310,11 @@ def place_in_order(member: str, group: str, config: Config) -> str:
     return digest([member, arm_of(group, config)])
 
 
+def number_of(member: str) -> int:
+    """Return a number that differs from member to member, from 1 to a million."""
+    return int(digest(member), 16) % 1_000_000 + 1
+
+
 def digest(of: object) -> str:
     """Return 16 hex digits that are the same for equal JSON, in all processes."""
     return hashlib.sha256(json.dumps(of).encode()).hexdigest()[:16]

@@ -23,7 +23,7 @@ from autotune.sharing.entries import (
     Right,
     Rounds,
     Tried,
-    digest,
+    number_of,
     place_in_order,
 )
 from autotune.sharing.membership import Membership
@@ -31,7 +31,6 @@ from autotune.sharing.snapshot import Snapshot, is_of
 from autotune.sharing.spool import Spool
 
 FOLDER = "shared"  # in the run's folder
-MOST_NUMBERS = 1_000_000  # of members, which are told apart by seeds
 
 
 def member_of(board: Board, agreement: Agreement, run: Path, pace: Pace | None = None) -> Joined:
@@ -60,7 +59,7 @@ class Joined(Membership):
     def __init__(self, courier: Courier) -> None:
         self.courier = courier
         self.host = courier.member.host
-        self.number = int(digest(self.id), 16) % MOST_NUMBERS + 1
+        self.number = number_of(self.id)
         self._space: ResolvedSpace | None = None
         self._rounds: tuple[Snapshot, dict[str, list[PlayedRounds]]] | None = None
         self._told: set[str] = set()

@@ -35,13 +35,13 @@ from autotune.sharing.entries import (
     Rounds,
     Tried,
     arm_of,
+    number_of,
 )
 from autotune.sharing.membership import WAITS
 
 Kind = TypeVar("Kind", Rounds, Tried, Claimed, Refused, Answer)
 ATTEMPTS = 2  # at a config whose first holder was lost; it may be what kills machines
-# Processes of a machine are told apart by a number, and several members may share a machine
-MOST_PROCESSES = 1_000_000
+MOST_PROCESSES = 1_000_000  # of one member, of which several may share a host
 
 
 @dataclass(frozen=True)
@@ -197,15 +197,15 @@ class Snapshot:
     def rounds(self, group: str, me: str, space: ResolvedSpace) -> dict[str, list[PlayedRounds]]:
         """Return the rounds of a group without those of one member, by host.
 
-        Each has one round, and the numbers of processes are distinct within a host.
+        Each has one round, and the numbers of processes are distinct within a host. They stay the
+        same, as what is known of a process is kept by its number.
         """
         found: dict[str, list[PlayedRounds]] = defaultdict(list)
-        numbers = {id_: (n + 1) * MOST_PROCESSES for n, id_ in enumerate(sorted(self.members))}
         fits = cache(partial(is_of, space))  # a race has few configs and many rounds
         for one, entry in self.of(Rounds, group):
             played = entry.played
             if one.member != me and all(map(fits, played.configs)):
-                process = numbers.get(one.member, 0) + played.process
+                process = number_of(one.member) * MOST_PROCESSES + played.process
                 found[one.host] += [
                     replace(played, process=process, rounds=(turns,)) for turns in played.rounds
                 ]

@@ -421,7 +421,9 @@ def test_members_ask_for_trials_in_orders_of_their_own(world: World) -> None:
 
 def test_texts_of_others_are_printable_and_hold_no_traceback(world: World) -> None:
     one, other = world.join("a"), world.join("b")
-    ending = Ending(Outcome.CRASHED, "ValueError: \x1b[2Jgone \udc80", 'File "/home/user/secret.py"')
+    ending = Ending(
+        Outcome.CRASHED, "ValueError: \x1b[2Jgone \udc80", 'File "/home/user/secret.py"'
+    )
     other.tried(replace(make_record(FIRST), measurement=None, ending=ending, speedup=None))
     world.pass_s(20)
     (record,) = one.tried_elsewhere()
