@@ -21,7 +21,10 @@ from autotune.program.sharing_options import VARIABLE
 
 FORMS = "postgresql://USER@HOST/DATABASE or grpc://HOST:PORT"
 POSTGRESQL = {"postgres", "postgresql", "postgresql+psycopg"}  # as people type it
-SECRETS = {"password", "sslpassword"}  # parameters of libpq that hold one
+# Parameters of libpq 18 that hold one, or a key with which to pass for a user
+SECRETS = {
+    "password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key",
+}  # fmt: skip
 HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s@:/?#\[\],]+)"
 HOST_AND_PORT = re.compile(HOST + r":\d{1,5}")
 # Of https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING-URIS; stricter, so

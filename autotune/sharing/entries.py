@@ -240,23 +240,6 @@ class _Label:
     group: str
 
 
-@dataclass(frozen=True)
-class Announcement:
-    """A config that a group claims together.
-
-    Attributes:
-        name: ``winner:<group>:<generation>``.
-        generation: From 1; the next one follows when this one is refused.
-        member: Who announced it.
-    """
-
-    name: str
-    group: str
-    generation: int
-    config: Config
-    member: str
-
-
 class Right(StrEnum):
     """What a request asks for."""
 
@@ -289,7 +272,8 @@ class Request:
 
     Attributes:
         process: Tells the processes of a member apart, which may be killed and resumed.
-        turn: The attempt, or the generation of the announcement; from 1.
+        turn: From 1: the attempt; or the generation of an announcement, of which the next one
+            follows when this one is refused.
         number: Of the trial, and *trial_id* is Optuna's name for it; -1 before it is written.
         is_open: Whether the trial is running yet.
     """
@@ -312,11 +296,6 @@ class Request:
         what = arm_of(self.group, self.config) if is_try else self.group
         return f"{self.right}:{what}:{self.turn}"
 
-    @property
-    def announcement(self) -> Announcement:
-        """What is announced by a request of that kind."""
-        return Announcement(self.name, self.group, self.turn, self.config, self.member)
-
 
 def arm_of(group: str, config: Config) -> str:
     """Return a name for a config on machines of a group, the same in all processes."""
@@ -329,6 +308,11 @@ def place_in_order(member: str, group: str, config: Config) -> str:
     Members begin at different ones, so that few ask for the same.
     """
     return digest([member, arm_of(group, config)])
+
+
+def number_of(member: str) -> int:
+    """Return a number that differs from member to member, from 1 to a million."""
+    return int(digest(member), 16) % 1_000_000 + 1
 
 
 def digest(of: object) -> str:
@@ -345,7 +329,8 @@ def as_json(value: Any) -> Any:
 def read(kind: Any, raw: Any) -> Any:
     """Return a value of a kind from JSON that somebody else may have written.
 
-    Control characters, with which a text could write over a terminal, are left out.
+    Control characters, with which a text could write over a terminal, are left out, and bytes of a
+    name that are no text are question marks.
 
     Raises:
         ValueError: It is something else, or holds a number that is none or infinite.
@@ -365,7 +350,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 def _printable(raw: Any) -> Any:
     match raw:
         case str():
-            return CONTROL.sub("", raw)
+            return CONTROL.sub("", raw).encode(errors="replace").decode()
         case int() if raw.bit_length() > WIDEST_BITS:
             raise ValueError("no member writes such a number, which is infinite as a float")
         case dict():

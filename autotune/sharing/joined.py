@@ -16,7 +16,6 @@ from autotune.sharing.board import Board
 from autotune.sharing.courier import Courier, Pace
 from autotune.sharing.entries import (
     Agreement,
-    Announcement,
     Answer,
     Claimed,
     Refused,
@@ -24,7 +23,7 @@ from autotune.sharing.entries import (
     Right,
     Rounds,
     Tried,
-    digest,
+    number_of,
     place_in_order,
 )
 from autotune.sharing.membership import Membership
@@ -32,7 +31,6 @@ from autotune.sharing.snapshot import Snapshot, is_of
 from autotune.sharing.spool import Spool
 
 FOLDER = "shared"  # in the run's folder
-MOST_NUMBERS = 1_000_000  # of members, which are told apart by seeds
 
 
 def member_of(board: Board, agreement: Agreement, run: Path, pace: Pace | None = None) -> Joined:
@@ -61,7 +59,7 @@ class Joined(Membership):
     def __init__(self, courier: Courier) -> None:
         self.courier = courier
         self.host = courier.member.host
-        self.number = int(digest(self.id), 16) % MOST_NUMBERS + 1
+        self.number = number_of(self.id)
         self._space: ResolvedSpace | None = None
         self._rounds: tuple[Snapshot, dict[str, list[PlayedRounds]]] | None = None
         self._told: set[str] = set()
@@ -97,37 +95,32 @@ class Joined(Membership):
             self.say(text)
 
     def join(self, group: str, machine: str, space: ResolvedSpace) -> None:
-        """Begin to share what is measured."""
         self._space = space
         self.courier.describe(group=group, machine=machine)
         self.drive()
 
     def begin(self, phase: str) -> None:
-        """Tell the others what this member does."""
         self.courier.describe(phase=phase)
         self.drive()
 
     def played(self, rounds: PlayedRounds) -> None:
-        """Share rounds, each answer of a rig as one."""
         turns = tuple(rounds.stretch[config] for config in rounds.configs)
         self.courier.put(Rounds(replace(rounds, rounds=(turns,))))
         self.drive()
 
     def tried(self, record: TrialRecord, asked: Config | None = None) -> None:
-        """Share a trial without the program's own traceback, which stays on this machine."""
+        # The program's own traceback stays on this machine
         if record.ending is not None:
             record = replace(record, ending=replace(record.ending, program_traceback=""))
         self.courier.put(Tried(record, asked))
         self.drive()
 
     def claimed(self, process: ClaimProcess) -> None:
-        """Share a process of the claim."""
         if process.announcement:
             self.courier.put(Claimed(process.announcement, process))
         self.drive()
 
     def others(self) -> Mapping[str, Sequence[PlayedRounds]]:
-        """Return the rounds of others; the same object until there was another look."""
         seen, space = self._seen, self._space
         if space is None:
             return {}
@@ -139,31 +132,24 @@ class Joined(Membership):
         return self._rounds[1]
 
     def tried_elsewhere(self) -> Sequence[TrialRecord]:
-        """Return what others have tried."""
         seen = self._seen
         return () if self._space is None else seen.tried(self._group, self.id, self._space)
 
     def claims_elsewhere(self) -> Mapping[str, Sequence[ClaimProcess]]:
-        """Return what others have claimed of the announced config."""
         seen, announced = self._seen, self._in_force()
         found = {} if announced is None else seen.claims(announced, self.id)
         # An earlier member on this host does not make it another machine
         return {host: its for host, its in found.items() if host != self.host}
 
     def preferred(self, configs: Sequence[Config]) -> list[Config]:
-        """Return configs in an order of this member's own."""
         return sorted(configs, key=lambda config: place_in_order(self.id, self._group, config))
 
     def may_try(self, config: Config) -> bool:
-        """Ask for the right to try a config.
-
-        A member that others take for dead, because it was cut off for so long, tries what it likes
-        but what was taken when it looked last: nobody counts on it then.
-        """
         seen = self._seen
         if seen.holds(self._group, config, self.courier.process):
             return True
         attempt = seen.free_attempt(self._group, config)
+        # On one that others take for dead, as it was cut off for so long, nobody counts
         if attempt is None or self.courier.is_lone:
             return attempt is not None
         return self._ask(Right.TRY, attempt, config)
@@ -172,12 +158,11 @@ class Joined(Membership):
         process = self.courier.process
         return self.courier.ask(Request(right, turn, self.id, process, self._group, config))
 
-    def announced(self) -> Announcement | None:
-        """Return what is in force; what begins from now on may count for it."""
+    def announced(self) -> Request | None:
         self.drive()
         return self._in_force()
 
-    def _in_force(self) -> Announcement | None:
+    def _in_force(self) -> Request | None:
         seen = self.courier.snapshot
         found = seen.announcement(self._group) if self._space is not None else None
         if found is None or found.name in self._refused or self._space is None:
@@ -187,8 +172,7 @@ class Joined(Membership):
         self._refuse(found, "it has settings that this machine's search does not have")
         return None
 
-    def announce(self, config: Config) -> Announcement | None:
-        """Announce a config unless one is in force."""
+    def announce(self, config: Config) -> Request | None:
         if (found := self.announced()) is not None:
             return found
         if self._space is None or self.courier.is_lone:
@@ -198,21 +182,18 @@ class Joined(Membership):
         return self.announced()
 
     def refuse(self, why: str) -> None:
-        """Refuse what is in force."""
         if (found := self._in_force()) is not None:
             self._refuse(found, why)
         self.drive()
 
-    def _refuse(self, announced: Announcement, why: str) -> None:
+    def _refuse(self, announced: Request, why: str) -> None:
         self._refused.add(announced.name)
         self.courier.put(Refused(announced.name, why))
 
     def refusals(self) -> Sequence[Refusal]:
-        """Return what was refused, as far as this member has read."""
         return self._seen.refusals(self._group)
 
     def awaits_claims(self) -> bool:
-        """Return whether living others owe processes; False when cut off for long."""
         self.courier.look_early()
         seen, announced = self._seen, self._in_force()
         if announced is None or self.courier.is_lone:
@@ -220,19 +201,16 @@ class Joined(Membership):
         return bool(seen.owing(announced, self.id))
 
     def awaits_announcement(self) -> bool:
-        """Return whether others may announce something; False when cut off for long."""
         self.courier.look_early()
         seen, is_lone = self._seen, self.courier.is_lone
         is_due = self._space is not None and not is_lone and self._in_force() is None
         return is_due and bool(seen.searching(self._group, self.id))
 
     def groups(self) -> Sequence[GroupAnswer]:
-        """Return the answers of other groups."""
         seen = self._seen
         return () if self._space is None else seen.answers(self._group, self._space)
 
     def answered(self, result: SearchResult) -> None:
-        """Share the result of this search, without its record."""
         announced = self._in_force()
         is_faster = result.finding is Finding.FASTER
         self.courier.put(
@@ -247,7 +225,6 @@ class Joined(Membership):
         self.drive()
 
     def leave(self) -> None:
-        """Say goodbye."""
         self.courier.end()
         self.drive()
         if waiting := len(self.courier.spool.waiting):

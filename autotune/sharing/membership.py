@@ -14,7 +14,7 @@ from autotune.program.config import Config
 from autotune.results.record import ClaimProcess, PlayedRounds, TrialRecord
 from autotune.results.result import SearchResult
 from autotune.results.shared_answer import GroupAnswer, Refusal
-from autotune.sharing.entries import Announcement
+from autotune.sharing.entries import Request
 
 WAITS = "wait for the others"  # what a member does that has found nothing to announce
 
@@ -93,11 +93,11 @@ class Membership:
         """
         return True
 
-    def announced(self) -> Announcement | None:
+    def announced(self) -> Request | None:
         """Return what is to be claimed by this group, as far as this member has read."""
         return None
 
-    def announce(self, config: Config) -> Announcement | None:
+    def announce(self, config: Config) -> Request | None:
         """Announce a config to be claimed, if none is, and return what is in force then.
 
         None if the study cannot be reached within seconds: then the member claims for itself.

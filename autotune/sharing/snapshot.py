@@ -24,7 +24,6 @@ from autotune.results.record import ClaimProcess, PlayedRounds, TrialRecord
 from autotune.results.shared_answer import GroupAnswer, Refusal
 from autotune.sharing.entries import (
     Agreement,
-    Announcement,
     Answer,
     Claimed,
     Member,
@@ -36,13 +35,13 @@ from autotune.sharing.entries import (
     Rounds,
     Tried,
     arm_of,
+    number_of,
 )
 from autotune.sharing.membership import WAITS
 
 Kind = TypeVar("Kind", Rounds, Tried, Claimed, Refused, Answer)
 ATTEMPTS = 2  # at a config whose first holder was lost; it may be what kills machines
-# Processes of a machine are told apart by a number, and several members may share a machine
-MOST_PROCESSES = 1_000_000
+MOST_PROCESSES = 1_000_000  # of one member, of which several may share a host
 
 
 @dataclass(frozen=True)
@@ -165,7 +164,7 @@ class Snapshot:
             for one, entry in self.of(Tried, request.group)
         )
 
-    def announcement(self, group: str) -> Announcement | None:
+    def announcement(self, group: str) -> Request | None:
         """Return what is in force for a group; None if nothing was announced, or it was refused."""
         latest = self._latest(group)
         refused = {entry.announcement for _, entry in self.of(Refused, group)}
@@ -185,28 +184,28 @@ class Snapshot:
     def next_generation(self, group: str) -> int:
         """Return the generation that an announcement would have now."""
         latest = self._latest(group)
-        return 1 if latest is None else latest.generation + 1
+        return 1 if latest is None else latest.turn + 1
 
-    def _latest(self, group: str) -> Announcement | None:
+    def _latest(self, group: str) -> Request | None:
         made = [
-            one.announcement
+            one
             for one in self.holders.values()
             if one.right is Right.ANNOUNCE and one.group == group
         ]
-        return max(made, key=lambda one: one.generation, default=None)
+        return max(made, key=lambda one: one.turn, default=None)
 
     def rounds(self, group: str, me: str, space: ResolvedSpace) -> dict[str, list[PlayedRounds]]:
         """Return the rounds of a group without those of one member, by host.
 
-        Each has one round, and the numbers of processes are distinct within a host.
+        Each has one round, and the numbers of processes are distinct within a host. They stay the
+        same, as what is known of a process is kept by its number.
         """
         found: dict[str, list[PlayedRounds]] = defaultdict(list)
-        numbers = {id_: (n + 1) * MOST_PROCESSES for n, id_ in enumerate(sorted(self.members))}
         fits = cache(partial(is_of, space))  # a race has few configs and many rounds
         for one, entry in self.of(Rounds, group):
             played = entry.played
             if one.member != me and all(map(fits, played.configs)):
-                process = numbers.get(one.member, 0) + played.process
+                process = number_of(one.member) * MOST_PROCESSES + played.process
                 found[one.host] += [
                     replace(played, process=process, rounds=(turns,)) for turns in played.rounds
                 ]
@@ -220,7 +219,7 @@ class Snapshot:
             if one.member != me and is_of(space, entry.record.config)
         ]
 
-    def claims(self, announcement: Announcement, me: str) -> dict[str, list[ClaimProcess]]:
+    def claims(self, announcement: Request, me: str) -> dict[str, list[ClaimProcess]]:
         """Return the processes of others that belong to an announcement, by host."""
         found: dict[str, list[ClaimProcess]] = defaultdict(list)
         for one, entry in self.of(Claimed, announcement.group):
@@ -229,7 +228,7 @@ class Snapshot:
                 found[one.host].append(entry.process)
         return dict(found)
 
-    def owing(self, announcement: Announcement, me: str) -> list[Member]:
+    def owing(self, announcement: Request, me: str) -> list[Member]:
         """Return the living others of its group with too few fresh processes for a claim yet.
 
         Those that have come to their answer, or have refused it, owe nothing.

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from threading import Timer
@@ -59,9 +60,9 @@ Store = Any
 
 
 def open_store(address: Address, call_s: float = CALL_S) -> Store:
-    """Connect to a shared study's storage, whose tables are made if they are missing.
+    """Return a shared study's storage, to which the first call connects; it may be away before.
 
-    One thread uses it at a time.
+    Its tables are made if they are missing. One thread uses it at a time.
 
     Args:
         address: Where it is.
@@ -69,8 +70,6 @@ def open_store(address: Address, call_s: float = CALL_S) -> Store:
 
     Raises:
         UsageError: The library that talks to it is not installed.
-        OutOfReachError: It cannot be reached now.
-        SharedStudyError: It refuses.
     """
     import optuna
 
@@ -79,20 +78,58 @@ def open_store(address: Address, call_s: float = CALL_S) -> Store:
     return kinds[address.kind](address, call_s)
 
 
-class PostgresStore:
+class _Store(ABC):
+    """Has the methods of Optuna's storage, which have a deadline here and translate faults."""
+
+    def __init__(self, address: Address, call_s: float) -> None:
+        self._address, self._call_s = address, call_s
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._address.shown!r})"
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a method of Optuna's storage."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return partial(self.call, name)
+
+    @abstractmethod
+    def call(self, name: str, *given: Any, **named: Any) -> Any:
+        """Call a method of Optuna's storage."""
+
+    @abstractmethod
+    def remove_session(self) -> None:
+        """Close the connection until the next call."""
+
+
+class PostgresStore(_Store):
     """Optuna's storage in a PostgreSQL database, over one connection."""
 
     def __init__(self, address: Address, call_s: float) -> None:
+        super().__init__(address, call_s)
         try:
             import psycopg
         except ImportError as error:
             raise missing("PostgreSQL", "postgres") from error
-        from optuna.storages import get_storage
-
         self._driver = psycopg
-        self._address, self._call_s = address, call_s
         self._connection: Any = None  # the one of the pool, and the only one
         self._is_late = False
+        self._database: RDBStorage | None = None
+        self._storage: Any = None
+
+    def call(self, name: str, *given: Any, **named: Any) -> Any:
+        if self._database is None:
+            self._open()
+        with self._deadline(), self._faults_told():
+            return getattr(self._storage, name)(*given, **named)
+
+    def remove_session(self) -> None:
+        if self._database is not None:
+            self._database.engine.dispose()
+
+    def _open(self) -> None:
+        from optuna.storages import get_storage
+
         try:
             with self._deadline(), self._faults_told():
                 self._database = self._opened()
@@ -101,22 +138,6 @@ class PostgresStore:
                 self._connection.close()
             raise
         self._storage = get_storage(self._database)  # it reads trials that are over once
-
-    def __repr__(self) -> str:
-        return f"PostgresStore({self._address.shown!r})"
-
-    def __getattr__(self, name: str) -> Any:
-        """Return a method of Optuna's storage, which has a deadline and translates faults."""
-        return _bound(self, name)
-
-    def call(self, name: str, *given: Any, **named: Any) -> Any:
-        """Call a method of Optuna's storage."""
-        with self._deadline(), self._faults_told():
-            return getattr(self._storage, name)(*given, **named)
-
-    def remove_session(self) -> None:
-        """Close the connection until the next call."""
-        self._database.engine.dispose()
 
     def _opened(self) -> RDBStorage:
         from sqlalchemy import event, pool
@@ -226,7 +247,7 @@ class PostgresStore:
             link.shutdown(socket.SHUT_RDWR)
 
 
-class GrpcStore:
+class GrpcStore(_Store):
     """Optuna's storage behind its gRPC proxy.
 
     Optuna's client has no deadlines and no options of a channel, so its method ``_setup`` is
@@ -235,26 +256,16 @@ class GrpcStore:
     """
 
     def __init__(self, address: Address, call_s: float) -> None:
+        super().__init__(address, call_s)
         try:
             with quiet_grpc():
                 import grpc
         except ImportError as error:
             raise missing("The gRPC proxy", "grpc") from error
         self._errors: type[Exception] = grpc.RpcError
-        self._address, self._call_s = address, call_s
         self._proxy: GrpcStorageProxy | None = None
-        with suppress(KeyError):  # a study without a name: it answers, and is an Optuna
-            self.call("get_study_id_from_name", "")
-
-    def __repr__(self) -> str:
-        return f"GrpcStore({self._address.shown!r})"
-
-    def __getattr__(self, name: str) -> Any:
-        """Return a method of Optuna's storage, which has a deadline and translates faults."""
-        return _bound(self, name)
 
     def call(self, name: str, *given: Any, **named: Any) -> Any:
-        """Call a method of Optuna's storage."""
         if self._proxy is None:
             self._proxy = _proxy(self._address, self._call_s)
         try:
@@ -264,16 +275,9 @@ class GrpcStore:
             raise grpc_fault(error, self._address, self._call_s) from error
 
     def remove_session(self) -> None:
-        """Close the connection until the next call."""
         if self._proxy is not None:
             self._proxy.close()
         self._proxy = None
-
-
-def _bound(store: PostgresStore | GrpcStore, name: str) -> Callable[..., Any]:
-    if name.startswith("_"):
-        raise AttributeError(name)
-    return partial(store.call, name)
 
 
 def _proxy(address: Address, call_s: float) -> GrpcStorageProxy:

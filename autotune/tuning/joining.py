@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autotune.errors import AutotuneError, OutOfReachError
 from autotune.machine import host_lock
@@ -28,7 +28,7 @@ from autotune.sharing.entries import Agreement
 from autotune.sharing.joined import member_of
 from autotune.sharing.membership import ALONE, Membership
 from autotune.sharing.standing import Observer
-from autotune.sharing.store import Store, open_store
+from autotune.sharing.store import open_store
 from autotune.tuning.events import Events
 
 if TYPE_CHECKING:
@@ -41,27 +41,13 @@ OPENING_S = 60.0
 PAUSE_S = 5.0  # the longest between two tries to open a study
 
 
-class StoreInReach:
-    """A store that is opened by its first call that succeeds, so that it may be away before."""
-
-    def __init__(self, address: Address) -> None:
-        self._address = address
-        self._store: Store | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        if self._store is None:
-            self._store = open_store(self._address)
-        return getattr(self._store, name)
-
-
 def board_of(sharing: SharingOptions, clock: Callable[[], float] = monotonic) -> Board:
     """Return the board of a study, which is not open yet.
 
     Raises:
-        UsageError: The address is none.
+        UsageError: The address is none, or the library that talks to it is not installed.
     """
-    store = StoreInReach(Address.parse(sharing.storage))
-    return Board(store, sharing.name, clock, liveness.BEAT_S)
+    return Board(open_store(Address.parse(sharing.storage)), sharing.name, clock, liveness.BEAT_S)
 
 
 def opened(
@@ -78,7 +64,6 @@ def opened(
     Raises:
         OutOfReachError: Its storage could not be reached for a minute.
         SharedStudyError: It refuses, or the study searches something else.
-        UsageError: The library that talks to it is not installed.
     """
     until_s, told = clock() + OPENING_S, False
     while True:

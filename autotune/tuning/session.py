@@ -25,7 +25,7 @@ from autotune.rig.fence.caches import cache_roots
 from autotune.rig.open_rig import Reports
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import Progress
-from autotune.sharing.entries import Announcement
+from autotune.sharing.entries import Request
 from autotune.sharing.membership import Membership
 from autotune.tuning.budget import ENDING_S, Budget, InterruptCounter, Until
 from autotune.tuning.events import Events, Phase
@@ -126,7 +126,7 @@ class Session:
         if len(tried) > len(self.study.elsewhere):
             self.study.elsewhere = tuple(map(as_elsewhere, tried))
 
-    def accepted(self, space: ResolvedSpace) -> Announcement | None:
+    def accepted(self, space: ResolvedSpace) -> Request | None:
         """Return what machines are to claim together; what fails on this one is refused."""
         while (announced := self.sharing.announced()) is not None:
             if not (fault := self.study.fault_of(announced.config)):

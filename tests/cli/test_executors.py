@@ -15,10 +15,10 @@ import yaml
 from typer.testing import CliRunner
 
 from autotune.cli.app import app
-from autotune.cli.executors import MEMBERS, MemberState, executor_of
+from autotune.cli.executors import MEMBERS, executor_of
 from autotune.cli.executors.command import Command
 from autotune.cli.executors.local import Local, physical_cores
-from autotune.cli.executors.slurm import Slurm, state_of
+from autotune.cli.executors.slurm import Slurm
 from autotune.errors import UsageError
 from autotune.machine import host_lock
 from autotune.program.config import Config
@@ -105,7 +105,8 @@ echo "41;cluster"
 SQUEUE = """#!/bin/bash
 [ -z "$UNKNOWN" ] || { echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; }
 [ -z "$DOWN" ] || { echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1; }
-echo "41_1 RUNNING"; echo "41_2 PENDING"; echo "41_3 NODE_FAIL"
+echo "41_1 RUNNING"; echo "41_2 PENDING"; echo "41_3 NODE_FAIL"; echo "41_4 TIMEOUT"
+echo "41_5 COMPLETING"
 """
 
 
@@ -118,32 +119,26 @@ def test_a_job_array_is_submitted_and_its_members_are_told_apart(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     executor = executor_of("slurm --partition=gpu -c 2")
-    found = executor.submit(LINE, 4)
-    assert found.handles == ("job 41_1", "job 41_2", "job 41_3", "job 41_4")
+    found = executor.submit(LINE, 6)
+    jobs = [f"job 41_{n}" for n in range(1, 7)]
+    assert [*found.handles] == jobs
     assert "'scancel --signal=USR1 41'" in found.ending
     assert (tmp_path / "typed").read_text().splitlines() == [
         "--parsable", "--partition=gpu", "-c", "2",
     ]  # fmt: skip
     assert QUOTED in (tmp_path / "script").read_text()
-    states = [MemberState.RUNNING, MemberState.WAITING, MemberState.FAILED, MemberState.ENDED]
-    assert [*executor.poll().values()] == states
+    assert executor.unfinished() == [jobs[0], jobs[1], jobs[4]]
     monkeypatch.setenv("UNKNOWN", "1")
-    assert {*executor.poll().values()} == {MemberState.ENDED}
+    assert executor.unfinished() == []
     monkeypatch.delenv("UNKNOWN")
     monkeypatch.setenv("DOWN", "1")
-    assert not executor.poll(), "of a controller that is away nothing follows"
+    assert executor.unfinished() is None, "of a controller that is away nothing follows"
     monkeypatch.setenv("REFUSES", "1")
     with pytest.raises(UsageError, match="sbatch refuses: sbatch: error: invalid partition"):
         executor.submit(LINE, 4)
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
     with pytest.raises(UsageError, match="'sbatch' cannot be started: No such file"):
         executor.submit(LINE, 4)
-
-
-def test_a_state_of_squeue_that_is_not_known_counts_as_running() -> None:
-    assert state_of("COMPLETING") is MemberState.RUNNING
-    assert state_of("TIMEOUT") is MemberState.ENDED
-    assert state_of(None) is MemberState.ENDED
 
 
 def test_a_job_of_an_array_that_starts_after_the_answer_says_so_and_ends_well(
@@ -198,21 +193,20 @@ def test_a_template_gets_the_line_as_words_or_quoted_within_a_word(
         executor = executor_of(f"command {template}")
         executor.submit(LINE, 2)
         assert isinstance(executor, Command)
-        for member in executor._members.values():
+        for member in executor._members:
             member.wait()
         files = [*tmp_path.iterdir()]
         assert len(files) == 2
         for file in files:
             assert yaml.safe_load(file.read_text()) == words
             file.unlink()
-        assert not executor.poll(), "whoever has it in a queue starts it later"
+        assert executor.unfinished() is None, "whoever has it in a queue starts it later"
 
 
 def test_a_template_that_fails_each_time_has_failed() -> None:
     executor = executor_of("command false {line}")
     executor.submit(LINE, 2)
-    until(executor.poll)
-    assert {*executor.poll().values()} == {MemberState.FAILED}
+    until(lambda: executor.unfinished() == ())
     with pytest.raises(UsageError, match="'no-qsub' cannot be started: No such file"):
         executor_of("command no-qsub {line}").submit(LINE, 1)
 
@@ -230,7 +224,7 @@ def test_members_on_one_machine_get_gpus_and_cores_of_their_own(
     told = "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES'), *os.sched_getaffinity(0))"
     executor = Local("", make_hardware(gpus=gpus))
     found = executor.submit((sys.executable, "-c", told), cores)
-    until(lambda: {*executor.poll().values()} == {MemberState.ENDED})
+    until(lambda: not executor.unfinished())
     assert found.ending.startswith("'kill -USR1 ")
     assert os.sched_getaffinity(0) == own
     used = list[str]()

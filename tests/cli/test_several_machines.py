@@ -8,7 +8,7 @@ import json
 import re
 import shlex
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import autotune
 from autotune.cli import executors
 from autotune.cli.app import app
-from autotune.cli.executors import Executor, MemberState, Submission, workers
+from autotune.cli.executors import Executor, Submission, workers
 from autotune.cli.shared_study import changes
 from autotune.errors import OutOfReachError
 from autotune.machine import host_lock
@@ -80,8 +80,8 @@ class Nobody(Executor):
         del line
         return Submission(tuple(f"job {n}" for n in range(count)), "'qdel 1' ends them.")
 
-    def poll(self) -> Mapping[str, MemberState]:
-        return {"job 0": MemberState.FAILED}
+    def unfinished(self) -> Collection[str]:
+        return ()
 
 
 @pytest.fixture
@@ -307,7 +307,7 @@ def test_who_watches_reads_a_line_for_each_change_until_all_have_ended() -> None
     told: list[str] = []
     away = OutOfReachError("db does not answer")
     looking = Looking(LOOKS[0], LOOKS[0], away, away, *LOOKS[1:])
-    found = workers.watched(told.append, looking, dict, wait=lambda _: None)  # type: ignore[arg-type]
+    found = workers.watched(told.append, looking, lambda: None, wait=lambda _: None)  # type: ignore[arg-type]
     assert found is LOOKS[-1]
     cut = told.index("The study cannot be looked at now: db does not answer")
     assert told.pop(cut + 1) == "The study can be looked at again."
@@ -316,8 +316,8 @@ def test_who_watches_reads_a_line_for_each_change_until_all_have_ended() -> None
 
 
 def test_the_queue_knows_of_workers_that_wait_yet() -> None:
-    states = iter([MemberState.WAITING, MemberState.RUNNING, MemberState.ENDED])
+    jobs = iter([["job 1"], ["job 1"], []])
     shown = Looking(*[LOOKS[-1]] * 3)
-    workers.watched(lambda _: None, shown, lambda: {"job 1": next(states)}, wait=lambda _: None)  # type: ignore[arg-type]
-    assert not [*states], "until it has ended"
+    workers.watched(lambda _: None, shown, lambda: next(jobs), wait=lambda _: None)  # type: ignore[arg-type]
+    assert not [*jobs], "until it has ended"
     assert not [*changes(LOOKS[-1], LOOKS[-1])]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.cli.executors import Executor, MemberState, Submission, executor_of
+from autotune.cli.executors import Executor, Submission, executor_of
 from autotune.tuning.storage.search_dir import SearchDir
 from tests.cluster.hosts import Network
 from tests.cluster.slurm import LOGIN, NODES, Slurm, until
@@ -69,7 +69,12 @@ def submitted(options: str, line: Sequence[str], count: int) -> tuple[Executor, 
 
 
 def has_ended(executor: Executor) -> bool:
-    return {*executor.poll().values()} == {MemberState.ENDED}
+    return executor.unfinished() == []
+
+
+def state(slurm: Slurm, job: str, number: int) -> str:
+    """Return what Slurm says of a member, such as ``RUNNING``."""
+    return slurm.said("squeue", "-h", "--states=all", "-j", f"{job}_{number}", "-o", "%T")
 
 
 def said(work: Path, job: str, number: int) -> list[str]:
@@ -95,23 +100,22 @@ def test_one_member_is_cancelled_alone_and_one_that_is_requeued_runs_again(
 ) -> None:
     executor, submission, job = submitted("-c 1", (sys.executable, "-c", MEMBER), 3)
     until(lambda: all(said(work, job, number) for number in (1, 2, 3)), "members")
-    assert {*executor.poll().values()} == {MemberState.RUNNING}
+    assert executor.unfinished() == [*submission.handles]
     slurm.said("scancel", f"{job}_1")
     slurm.said("scontrol", "requeue", f"{job}_2")
-    first, second, third = submission.handles
-    until(lambda: executor.poll()[second] is MemberState.WAITING, "requeued members")
+    _, *living = submission.handles
+    until(lambda: state(slurm, job, 2) == "PENDING", "requeued members")
     # Slurm waits two minutes before it starts a job again
     until(
         lambda: (
             slurm.said("scontrol", "update", f"JobId={job}_2", "StartTime=now")
-            and executor.poll()[second] is MemberState.RUNNING
+            and state(slurm, job, 2) == "RUNNING"
         ),
         "members that run again",
     )
     until(lambda: said(work, job, 2)[-1:] == ["2 1 1"], "second starts")
     assert said(work, job, 2)[0] == "2 0 1", "the log of the first start is kept"
-    assert executor.poll()[first] is MemberState.ENDED
-    assert executor.poll()[third] is MemberState.RUNNING
+    assert executor.unfinished() == living
     ask = shlex.split(submission.ending.split("'")[1])
     assert ask[0] == "scancel"
     until(lambda: not slurm.said(*ask), "members that can be asked to leave")
@@ -125,9 +129,8 @@ def test_before_its_time_is_over_a_search_tells_what_it_found_and_blames_no_conf
     """Slurm sends USR1 to each process of the step: the search's, and those of its program."""
     search = "search --budget 9m --name timed -- train.py"
     line = (sys.executable, "-m", "autotune", *search.split())
-    executor, submission, job = submitted("-c 2 --time=3", line, 1)
-    until(lambda: executor.poll()[submission.handles[0]] is not MemberState.WAITING, "starts")
-    until(lambda: executor.poll()[submission.handles[0]] is not MemberState.RUNNING, "ends", 400.0)
+    executor, _, job = submitted("-c 2 --time=3", line, 1)
+    until(partial(has_ended, executor), "a start and an end", 500.0)
     log = "\n".join(said(work, job, 1))
     assert "Ending" in log, log
     records = SearchDir(work / ".autotune" / "timed").load_study().records
@@ -137,7 +140,7 @@ def test_before_its_time_is_over_a_search_tells_what_it_found_and_blames_no_conf
     tell({"slurm": "USR1 at the end of a job's time", "configs": len(records), "ends": ways})
     assert result["best"] is not None or len(records) == 1
     ended = "COMPLETED" if len(records) > 1 else "FAILED"  # ExitStatus.NOTHING_MEASURED
-    assert slurm.said("squeue", "-h", "--states=all", "-j", job, "-o", "%T") == ended, log
+    assert state(slurm, job, 1) == ended, log
 
 
 def test_workers_of_a_job_array_share_one_study_and_are_watched_to_its_answer(place: Path) -> None:

@@ -5,7 +5,7 @@ a line of a page is read, joins a study and searches in virtual time; an executo
 the member's line, run at once.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 import optuna
@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from autotune.cli.app import app
-from autotune.cli.executors import MEMBERS, MemberState, Submission
+from autotune.cli.executors import MEMBERS, Submission
 from autotune.cli.executors.base import Executor
 from autotune.cli.executors.kubernetes import Kubernetes
 from autotune.cli.executors.slurm import Slurm
@@ -21,7 +21,6 @@ from autotune.machine import host_lock
 from autotune.tuning import joining
 
 WORDS = {"--storage", "--serve", "--executor"}  # of a line that is about several machines
-MEMBER = "the one that was started"
 
 
 @contextmanager
@@ -35,7 +34,7 @@ def one_storage() -> Iterator[None]:
         for one in MEMBERS.values():
             if one is not Kubernetes:  # which starts nothing
                 patch.setattr(one, "submit", _submit)
-                patch.setattr(one, "poll", _poll)
+                patch.setattr(one, "unfinished", lambda _executor: ())
         yield
 
 
@@ -45,8 +44,4 @@ def _submit(executor: Executor, line: Sequence[str], count: int) -> Submission:
         assert executor.script(line, count).splitlines()[-1].startswith("srun --cpus-per-task=")
     done = CliRunner().invoke(app, [*line[line.index("search") :]])
     assert done.exit_code == 0, done.output
-    return Submission((MEMBER,))
-
-
-def _poll(_executor: Executor) -> Mapping[str, MemberState]:
-    return {MEMBER: MemberState.ENDED}
+    return Submission(("the one that was started",))

@@ -71,6 +71,18 @@ def test_a_password_comes_by_the_environment_and_never_by_an_argument() -> None:
     assert Address.of_environment({}) is None
 
 
+def test_every_secret_that_libpq_takes_in_a_url_is_kept_out_of_what_is_shown() -> None:
+    psycopg = pytest.importorskip("psycopg")
+    known = psycopg.pq.Conninfo.get_defaults()
+    hidden = {one.keyword.decode() for one in known if one.dispchar == b"*"}  # by libpq itself
+    for name in hidden | {"oauth_client_secret", "scram_client_key", "scram_server_key"}:
+        url = f"postgresql://u@db/x?{name}={PASSWORD}"
+        address = Address.of_environment({VARIABLE: url})
+        assert address is not None
+        assert PASSWORD not in address.shown, name
+        assert address.secrets[name].reveal() == PASSWORD
+
+
 def test_a_password_is_written_with_percent_signs() -> None:
     address = Address.of_environment({VARIABLE: "postgresql://u:a%2Fb%40c@db/x"})
     assert address is not None

@@ -13,7 +13,6 @@ from autotune.results.finding import Finding
 from autotune.results.record import ClaimProcess, PlayedRounds
 from autotune.sharing.board import Board
 from autotune.sharing.entries import (
-    Announcement,
     Entry,
     Published,
     Refused,
@@ -40,10 +39,10 @@ def together(folder: Path, *parts: Part, knobs: Knobs = TWO) -> Together:
     return search_together(folder, [replace(p, seed=n) for n, p in enumerate(parts)], knobs)
 
 
-def announced(found: Together) -> list[Announcement]:
+def announced(found: Together) -> list[Request]:
     """Return all that was announced, in order."""
     made = [one for one in found.look().requests if one.right is Right.ANNOUNCE]
-    return [one.announcement for one in made if one.state is not RequestState.VOID]
+    return [one for one in made if one.state is not RequestState.VOID]
 
 
 def refused(found: Together) -> set[str]:

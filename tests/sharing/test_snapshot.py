@@ -14,12 +14,13 @@ from autotune.sharing.entries import (
     Request,
     RequestState,
     Right,
+    Rounds,
     Tried,
 )
 from autotune.sharing.liveness import Liveness
 from autotune.sharing.snapshot import Snapshot, is_of, may_hold
 from tests.made import make_hardware, make_interval, make_profile, make_record, make_space
-from tests.sharing.worlds import BEAT_S, SPACE, WRITTEN, Clock, configs
+from tests.sharing.worlds import BEAT_S, SPACE, WRITTEN, Clock, configs, rounds_of
 
 HERE = Lease.of_this_process()
 ELSEWHERE = Member("b", "b", "another boot", "pid:[1]", 7, 8)
@@ -153,6 +154,19 @@ def test_other_groups_answer_by_what_rests_on_most_machines() -> None:
     assert not Snapshot(None, others, frozenset(), published).answers("gpu", SPACE)
 
 
+def test_a_process_of_another_member_keeps_its_number_whoever_joins() -> None:
+    # Members that measure on GPUs of one host; what is known of a process is kept by its number
+    published = tuple(Published(id_, 1, "node", "cpu", Rounds(rounds_of(FIRST))) for id_ in "bc")
+    found = [
+        Snapshot(None, {one: member(one) for one in ids}, frozenset(), published).rounds(
+            "cpu", "d", SPACE
+        )
+        for ids in ("bcd", "abcd", "d")
+    ]
+    assert found[0] == found[1] == found[2]
+    assert len({one.process for one in found[0]["node"]}) == 2
+
+
 def test_generations_follow_each_other() -> None:
     found = seen()
     for number in range(3):
@@ -160,4 +174,4 @@ def test_generations_follow_each_other() -> None:
         assert generation == number + 1
         made = Request(Right.ANNOUNCE, generation, "a", "a", "cpu", FIRST, DONE, number, number)
         found = replace(found, requests=(*found.requests, made))
-        assert found.announcement("cpu") == made.announcement
+        assert found.announcement("cpu") == made

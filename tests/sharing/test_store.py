@@ -52,6 +52,11 @@ def _proxied(port: int, call_s: float = 10.0) -> Store:
     return open_store(Address.parse(f"grpc://127.0.0.1:{port}", {}), call_s)
 
 
+def reached(store: Store) -> None:
+    with pytest.raises(KeyError):  # there is no such study
+        store.get_study_id_from_name("nobody's")
+
+
 @pytest.fixture
 def proxied(tmp_path: Path) -> Iterator[Store]:
     """A store behind a real gRPC proxy over a file."""
@@ -68,7 +73,7 @@ def test_each_refusal_of_postgresql_is_one_line_that_says_what_to_do(
     caplog.set_level(logging.DEBUG)
     for state, text, kind, mend in REFUSALS:
         with postgres((state, text)) as port, pytest.raises(AutotuneError, match=mend) as told:
-            open_store(_address(port), CALL_S)
+            reached(open_store(_address(port), CALL_S))
         assert type(told.value) is kind, text
         assert "\n" not in str(told.value)
         assert PASSWORD not in "".join(traceback.format_exception(told.value)), text
@@ -80,17 +85,17 @@ def test_a_server_that_is_gone_may_be_tried_again() -> None:
     with socket.create_server(("127.0.0.1", 0)) as door:
         port = door.getsockname()[1]
     with pytest.raises(OutOfReachError, match=r"cannot be reached .*refused"):
-        open_store(_address(port))
+        reached(open_store(_address(port)))
     with pytest.raises(OutOfReachError, match="is not known here"):
-        open_store(Address.parse("postgresql://nowhere.invalid/x", {}))
+        reached(open_store(Address.parse("postgresql://nowhere.invalid/x", {})))
     with pytest.raises(SharedStudyError, match="Mend the URL"):
-        open_store(Address.parse("postgresql://127.0.0.1/x?sslmode=strange", {}))
+        reached(open_store(Address.parse("postgresql://127.0.0.1/x?sslmode=strange", {})))
 
 
 def test_a_server_that_stands_still_ends_no_call_but_by_its_deadline() -> None:
     pytest.importorskip("psycopg")
     with postgres(None) as port, pytest.raises(OutOfReachError, match=r"within 0\.5 s") as told:
-        open_store(_address(port), CALL_S)
+        reached(open_store(_address(port), CALL_S))
     assert PASSWORD not in "".join(traceback.format_exception(told.value))
 
 
@@ -169,7 +174,7 @@ def test_a_call_to_what_is_no_proxy_ends_by_its_deadline() -> None:
     with socket.create_server(("127.0.0.1", 0)) as door:
         port = door.getsockname()[1]
         with pytest.raises(OutOfReachError, match=r"within 0\.5 s"):
-            _proxied(port, CALL_S)
+            reached(_proxied(port, CALL_S))
 
 
 def test_a_port_is_served_by_one_alone_and_others_are_warned_of(tmp_path: Path) -> None:

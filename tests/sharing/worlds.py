@@ -13,7 +13,7 @@ from autotune.program.config import Config
 from autotune.results.record import ClaimProcess, PlayedRounds
 from autotune.sharing.board import Board
 from autotune.sharing.courier import Pace
-from autotune.sharing.entries import Agreement, Announcement
+from autotune.sharing.entries import Agreement, Request
 from autotune.sharing.joined import Joined, member_of
 from tests.made import make_hardware, make_profile, make_space
 
@@ -43,7 +43,7 @@ def rounds_of(config: Config, process: int = 1, cost: float = 1.0) -> PlayedRoun
     return PlayedRounds(process, (WRITTEN, config), (turns, turns))
 
 
-def process_of(announced: Announcement) -> ClaimProcess:
+def process_of(announced: Request) -> ClaimProcess:
     """Return a process of the claim of what was announced."""
     ratio = LogRatio(0.1, 0.01)
     return ClaimProcess(

@@ -6,7 +6,7 @@ renders a manifest. ``base.py`` says what each of them does.
 
 from __future__ import annotations
 
-from autotune.cli.executors.base import Executor, MemberState, Submission
+from autotune.cli.executors.base import Executor, Submission
 from autotune.cli.executors.command import Command
 from autotune.cli.executors.kubernetes import Kubernetes
 from autotune.cli.executors.local import Local
@@ -14,7 +14,7 @@ from autotune.cli.executors.ray import Ray
 from autotune.cli.executors.slurm import Slurm
 from autotune.errors import named
 
-__all__ = ["Executor", "Kubernetes", "MemberState", "Submission", "executor_of"]
+__all__ = ["Executor", "Kubernetes", "Submission", "executor_of"]
 
 MEMBERS: dict[str, type[Executor]] = {
     one.name: one for one in (Local, Slurm, Ray, Command, Kubernetes)

@@ -11,22 +11,12 @@ import argparse
 import os
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar, NoReturn
 
 from autotune.errors import UsageError
-
-
-class MemberState(StrEnum):
-    """What the queue says of a member."""
-
-    WAITING = "waiting"
-    RUNNING = "running"
-    ENDED = "ended"
-    FAILED = "failed"
 
 
 @dataclass(frozen=True)
@@ -79,8 +69,8 @@ class Executor(ABC):
         """
 
     @abstractmethod
-    def poll(self) -> Mapping[str, MemberState]:
-        """Return what the queue says of each handle; empty where it cannot be asked."""
+    def unfinished(self) -> Collection[str] | None:
+        """Return the handles of members that run, or wait to; None where nobody can be asked."""
 
     def password_note(self) -> str:
         """Return a warning if the members would have no password of their PostgreSQL server.

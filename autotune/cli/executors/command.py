@@ -10,11 +10,10 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import ClassVar
 
-from autotune.cli.executors.base import Executor, MemberState, OptionParser, Submission
-from autotune.cli.executors.local import state_of
+from autotune.cli.executors.base import Executor, OptionParser, Submission
 from autotune.errors import UsageError
 
 LINE = "{line}"
@@ -33,26 +32,24 @@ class Command(Executor):
         self._template = parser.words(words[0]) if len(words) == 1 else words
         if not any(LINE in word for word in self._template):
             parser.error(f"the template has no {LINE}")
-        self._members: dict[str, subprocess.Popen[bytes]] = {}
+        self._members: list[subprocess.Popen[bytes]] = []
 
     def submit(self, line: Sequence[str], count: int) -> Submission:
-        """Start the template; what it prints goes to stderr."""
         argv = list(self._filled(line))
-        for number in range(1, count + 1):
+        for _ in range(count):
             try:
                 member = subprocess.Popen(
                     argv, stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True
                 )
             except OSError as error:
                 raise UsageError(f"'{argv[0]}' cannot be started: {error.strerror}.") from None
-            self._members[f"{argv[0]} {number}"] = member
+            self._members.append(member)
         ending = f"What {argv[0]} has started is ended by its own means."
-        return Submission(tuple(self._members), ending)
+        return Submission(tuple(f"{argv[0]} {n + 1}" for n in range(count)), ending)
 
-    def poll(self) -> Mapping[str, MemberState]:
-        """Return that every start has failed; else nothing, as a queue may run members later."""
-        states = {handle: state_of(member) for handle, member in self._members.items()}
-        return states if {*states.values()} == {MemberState.FAILED} else {}
+    def unfinished(self) -> Collection[str] | None:
+        # One that was started well may have put its member into a queue
+        return () if all(member.poll() for member in self._members) else None
 
     def _filled(self, line: Sequence[str]) -> Iterator[str]:
         for word in self._template:

@@ -7,11 +7,11 @@ passwords are references to a secret that the user makes; the manifest holds non
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from autotune.cli.executors.base import Executor, MemberState, OptionParser, Submission
+from autotune.cli.executors.base import Executor, OptionParser, Submission
 
 TEMPLATE = Path(__file__).with_suffix(".yaml.jinja")
 
@@ -32,7 +32,6 @@ class Kubernetes(Executor):
         self._wanted = parser.parse_args(parser.words(options))
 
     def submit(self, line: Sequence[str], count: int) -> Submission:
-        """Render the manifest; the workers take the storage's URL from the secret."""
         from jinja2 import Template
 
         wanted = self._wanted
@@ -48,6 +47,5 @@ class Kubernetes(Executor):
         manifest = Template(text, keep_trailing_newline=True).render(count=count, **as_yaml)
         return Submission(manifest=manifest)
 
-    def poll(self) -> Mapping[str, MemberState]:
-        """Return nothing: nobody is asked."""
-        return {}
+    def unfinished(self) -> None:
+        return None

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
-from autotune.cli.executors.base import Executor, MemberState, Submission
+from autotune.cli.executors.base import Executor, Submission
 from autotune.errors import UsageError
 from autotune.machine import host_lock
 from autotune.machine.hardware import Hardware, detect
@@ -35,7 +35,6 @@ class Local(Executor):
         self._members: dict[str, subprocess.Popen[bytes]] = {}
 
     def submit(self, line: Sequence[str], count: int) -> Submission:
-        """Start the members, each in a session of its own, so that Ctrl-C does not reach them."""
         for number, (cores, gpus) in enumerate(self._shares(count), 1):
             log = Path(f"autotune-worker-{number}.log")
             variables = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
@@ -51,9 +50,8 @@ class Local(Executor):
             tuple(self._members), f"'kill -USR1 {pids}' lets them finish their turn and leave."
         )
 
-    def poll(self) -> Mapping[str, MemberState]:
-        """Return which members run."""
-        return {handle: state_of(member) for handle, member in self._members.items()}
+    def unfinished(self) -> list[str]:
+        return [handle for handle, member in self._members.items() if member.poll() is None]
 
     def _shares(self, count: int) -> list[tuple[set[int], tuple[str, ...]]]:
         """Return the cores and the GPUs of each member."""
@@ -72,14 +70,6 @@ class Local(Executor):
             (set().union(*_part(cores, n, count)), tuple(_part(gpus, n, count)))
             for n in range(count)
         ]
-
-
-def state_of(process: subprocess.Popen[bytes]) -> MemberState:
-    """Return the state of a member that is a child of this process."""
-    status = process.poll()
-    if status is None:
-        return MemberState.RUNNING
-    return MemberState.FAILED if status else MemberState.ENDED
 
 
 def physical_cores(allowed: set[int]) -> list[set[int]]:
@@ -110,7 +100,7 @@ def _start_on(
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,
+                start_new_session=True,  # Ctrl-C does not reach it
             )
     finally:
         os.sched_setaffinity(0, own)

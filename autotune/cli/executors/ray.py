@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
 import psutil
 
-from autotune.cli.executors.base import Executor, MemberState, OptionParser, Submission
+from autotune.cli.executors.base import Executor, OptionParser, Submission
 from autotune.errors import UsageError
 
 PLACED_S = 30  # a cluster with room places a group in about a second
@@ -39,9 +39,9 @@ class Ray(Executor):
         self._tasks: dict[str, Any] = {}
 
     def submit(self, line: Sequence[str], count: int) -> Submission:
-        """Start the tasks on the cluster that RAY_ADDRESS names, or that runs on this machine."""
         try:
             ray, util = import_module("ray"), import_module("ray.util")
+            # On the cluster that RAY_ADDRESS names, or that runs on this machine
             ray.init(address="auto", log_to_driver=True, logging_level="warning")
         except ImportError:
             raise UsageError("Ray is missing: pip install 'autotune-torch[ray]'") from None
@@ -61,16 +61,12 @@ class Ray(Executor):
             self._tasks[f"task {number + 1}"] = placed.remote([*line], str(Path.cwd()), room["GPU"])
         return Submission(tuple(self._tasks), outlives_us=False)
 
-    def poll(self) -> Mapping[str, MemberState]:
-        """Return which tasks run; one that Ray has not started yet counts as running."""
+    def unfinished(self) -> list[str]:
+        # What has ended are also tasks whose node is gone, or has no such folder
         ended, _ = self._ray.wait([*self._tasks.values()], num_returns=len(self._tasks), timeout=0)
-        return {
-            handle: MemberState.RUNNING if task not in ended else _ending(self._ray, task)
-            for handle, task in self._tasks.items()
-        }
+        return [handle for handle, task in self._tasks.items() if task not in ended]
 
     def password_note(self) -> str:
-        """Return where the members' environment comes from; this one is not theirs."""
         return "AUTOTUNE_STORAGE and PGPASSFILE are for the workers as they were at 'ray start'."
 
 
@@ -90,10 +86,3 @@ def run(line: list[str], folder: str, gpus: int) -> int:
             return member.wait()
         finally:  # Ray may ask this process to end before; ``run`` would kill the member then
             member.terminate()
-
-
-def _ending(ray: Any, task: Any) -> MemberState:
-    try:
-        return MemberState.ENDED if ray.get(task) == 0 else MemberState.FAILED
-    except ray.exceptions.RayError:  # its node is gone, or its folder is not there
-        return MemberState.FAILED

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import ClassVar
 
-from autotune.cli.executors.base import Executor, MemberState, OptionParser, Submission
+from autotune.cli.executors.base import Executor, OptionParser, Submission
 from autotune.errors import UsageError
 
 ASK_S = 60  # how long Slurm's commands may take; slurmctld itself times out at 10 s by default
@@ -24,10 +24,11 @@ REFUSED = (
     ("--array", "-a"), ("--wrap",), ("--signal",), ("--ntasks", "-n"), ("--nodes", "-N"),
     ("--clusters", "-M"),
 )  # fmt: skip
-# States in which a job of squeue's "STATE CODES" still waits, or has ended well
-WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD"}
-ENDED = {"COMPLETED", "CANCELLED", "PREEMPTED", "TIMEOUT"}
-FAILED = {"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
+# The "STATE CODES" of squeue from which no job goes on; one that it no longer knows has ended, too
+ENDED = {
+    None, "COMPLETED", "CANCELLED", "PREEMPTED", "TIMEOUT",
+    "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE",
+}  # fmt: skip
 
 
 class Slurm(Executor):
@@ -68,7 +69,6 @@ class Slurm(Executor):
         )
 
     def submit(self, line: Sequence[str], count: int) -> Submission:
-        """Submit the array; it runs in this folder, with this environment."""
         said = _asked(["sbatch", "--parsable", *self._options], self.script(line, count))
         self._job = job = said.strip().splitlines()[-1].partition(";")[0]  # JOB, or JOB;CLUSTER
         self._handles = tuple(f"job {job}_{number}" for number in range(1, count + 1))
@@ -78,8 +78,7 @@ class Slurm(Executor):
             f"'scancel {job}' ends them at once.",
         )
 
-    def poll(self) -> Mapping[str, MemberState]:
-        """Return what ``squeue`` says; a job that it no longer knows has ended."""
+    def unfinished(self) -> Collection[str] | None:
         try:
             said = _asked(
                 ["squeue", "--noheader", "--array", "--states=all", f"--jobs={self._job}",
@@ -87,19 +86,10 @@ class Slurm(Executor):
             )  # fmt: skip
         except UsageError as error:
             if "Invalid job id" not in str(error):  # of another error nothing follows
-                return {}
+                return None
             said = ""
         states = dict(one.split(maxsplit=1) for one in said.splitlines())
-        return {one: state_of(states.get(one.removeprefix("job "))) for one in self._handles}
-
-
-def state_of(said: str | None) -> MemberState:
-    """Return the state that ``squeue`` names; None for a job that it does not list."""
-    if said is None or said in ENDED:
-        return MemberState.ENDED
-    if said in WAITING:
-        return MemberState.WAITING
-    return MemberState.FAILED if said in FAILED else MemberState.RUNNING
+        return [one for one in self._handles if states.get(one.removeprefix("job ")) not in ENDED]
 
 
 def _asked(command: Sequence[str], text: str = "") -> str:

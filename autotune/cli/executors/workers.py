@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from shlex import quote
@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from autotune.cli import shared_study
-from autotune.cli.executors.base import MemberState
 from autotune.cli.exit_status import ExitStatus
 from autotune.cli.messages import Messages
 from autotune.errors import OutOfReachError, UsageError
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from autotune.sharing.standing import Observer, Standing
     from autotune.tuning.search_request import SearchRequest
 
-ENDED = {MemberState.ENDED, MemberState.FAILED}
 REPLACED = ("--workers", "--executor", "--serve", "--storage")  # each takes a value
 
 
@@ -90,8 +88,8 @@ def start(
     folder = search_dir.served(sharing.name) if sharing.serves else Path()
     status = ExitStatus.DONE
 
-    def awaited() -> list[str]:  # jobs that wait in a queue are members that have not come yet
-        return [handle for handle, state in executor.poll().items() if state not in ENDED]
+    def awaited() -> Collection[str]:  # jobs that wait in a queue have not joined yet
+        return executor.unfinished() or ()
 
     with joining.served(sharing, folder, messages.warn, awaited):
         observer = Observer(joining.opened(joining.board_of(sharing), agreement, messages.warn))
@@ -104,7 +102,7 @@ def start(
             ends = "the watching; the study is served until all workers have left"
         messages.note(f"Started: {', '.join(submission.handles)}. Ctrl-C ends {ends}.")
         try:
-            found = watched(messages.note, observer, executor.poll)
+            found = watched(messages.note, observer, executor.unfinished)
         except KeyboardInterrupt:
             messages.warn(_instead(submission, sharing))
             status = ExitStatus.INTERRUPTED
@@ -117,20 +115,21 @@ def start(
 def watched(
     say: Callable[[str], None],
     observer: Observer,
-    poll: Callable[[], Mapping[str, MemberState]],
+    unfinished: Callable[[], Collection[str] | None],
     wait: Callable[[float], None] = sleep,
 ) -> Standing:
     """Say what changes in a study until all members have ended; return how it stands then.
 
     Args:
-        poll: Returns what their queue says of them; nothing where it cannot be asked.
+        unfinished: Returns those that their queue knows of, also of those that wait yet; None
+            where it cannot be asked.
     """
     from autotune.sharing import liveness
 
     before: Standing | None = None
     is_cut = False
     while True:
-        states = poll()
+        left = unfinished()
         try:
             now = observer.look()
         except OutOfReachError as error:
@@ -143,7 +142,7 @@ def watched(
             for line in shared_study.changes(before, now):
                 say(line)
             before, is_cut = now, False
-            if _has_ended(states, now):
+            if now.is_over if left is None else not left:
                 return now
         wait(liveness.BEAT_S)
 
@@ -156,11 +155,6 @@ def _vague_host(url: str) -> str:
     except ValueError:
         return host if host == "localhost" else ""
     return host if address.is_loopback or address.is_unspecified else ""
-
-
-def _has_ended(states: Mapping[str, MemberState], now: Standing) -> bool:
-    """Return whether nothing more is to come: by the queue, which knows of jobs that wait, too."""
-    return ENDED.issuperset(states.values()) if states else now.is_over
 
 
 def _told(
