@@ -165,13 +165,3 @@ def test_a_process_of_another_member_keeps_its_number_whoever_joins() -> None:
     ]
     assert found[0] == found[1] == found[2]
     assert len({one.process for one in found[0]["node"]}) == 2
-
-
-def test_generations_follow_each_other() -> None:
-    found = seen()
-    for number in range(3):
-        generation = found.next_generation("cpu")
-        assert generation == number + 1
-        made = Request(Right.ANNOUNCE, generation, "a", "a", "cpu", FIRST, DONE, number, number)
-        found = replace(found, requests=(*found.requests, made))
-        assert found.announcement("cpu") == made
