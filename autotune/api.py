@@ -365,7 +365,7 @@ class Logged(Events):
 def _finish(result: SearchResult, output: Output | None, events: Events) -> None:
     """Write what a search found; where that fails it is said, because the record has it."""
     from autotune.report import html
-    from autotune.results.as_data import as_text
+    from autotune.results.data.result import as_text
 
     config, own = result.own_file, result.own_file.with_name
     for name in {BEST.name, CANDIDATE} - {config.name}:  # of an earlier session

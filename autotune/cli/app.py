@@ -6,6 +6,8 @@ program.
 
 from __future__ import annotations
 
+import sys
+import traceback
 from collections.abc import Callable
 from importlib.resources import files
 from typing import Annotated
@@ -15,6 +17,7 @@ import typer
 from autotune import __version__
 from autotune.cli import compare, doctor, past_runs, search, train
 from autotune.cli.command_line import Command, Group
+from autotune.cli.exit_status import ExitStatus
 from autotune.cli.messages import outlive_readers
 from autotune.cli.options import PROGRAM_LAST, with_declared_options
 
@@ -59,6 +62,16 @@ def _without_a_command(
 
 
 def main() -> None:
-    """Run the command line; the entry point of the command ``autotune``."""
+    """Run the command line; the entry point of the command ``autotune``.
+
+    Python would end with 1 after a defect, which is what a gate says of a slowdown.
+    """
     outlive_readers()
-    app()
+    try:
+        status = app(standalone_mode=False)  # in which click would end with 1 for what it knows
+    except Exception as error:  # noqa: BLE001 - a defect's traceback is all there is to tell
+        status = ExitStatus.INTERRUPTED
+        if not isinstance(error.__cause__, KeyboardInterrupt):  # click's way, in some versions
+            traceback.print_exc()
+            status = ExitStatus.DEFECT
+    sys.exit(status)

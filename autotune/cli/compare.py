@@ -41,6 +41,11 @@ SIDE = typer.Argument(
     metavar="A",
     autocompletion=completion.sides,
 )
+FAIL_IF_SLOWER = typer.Option(
+    metavar="PERCENT",
+    help="End with status 1 if B is this much slower than A: 5%. With 0 if such a slowdown is "
+    "ruled out, and with 4 if neither can be told within the budget.",
+)
 OTHER_SIDE = typer.Argument(metavar="[B]", autocompletion=completion.sides)
 
 
@@ -54,6 +59,7 @@ def compare(
     allow_env: AllowEnvOption = None,
     budget: BudgetOption = "2m",
     *,
+    fail_if_slower: Annotated[str, FAIL_IF_SLOWER] = "",
     fence: FenceRequest,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
@@ -65,12 +71,15 @@ def compare(
     from autotune.cli.console import Talk
     from autotune.knobs.space import options
     from autotune.machine import hardware
+    from autotune.measurement.gate import Gate
     from autotune.tuning import compare as comparing
     from autotune.tuning.budget import parse_duration
 
     console = Talk(verbosity(quiet=quiet))
     with errors_told(console), ExitStack() as stack:
-        if stray := next((word for word in (b, program) if word[:2] == "--" != word), ""):
+        is_program = Path(b).is_file() and Path(b).suffix not in YAML  # what follows is its own
+        before = (b,) if is_program else (b, program)
+        if stray := next((word for word in before if word[:2] == "--" != word), ""):
             raise UsageError(f"Options come first: autotune compare {stray} … A B train.py")
         if not b:
             raise UsageError(USAGE)
@@ -79,17 +88,19 @@ def compare(
             raise UsageError(
                 f"Name the program that is to run: autotune compare {quote(a)} {quote(b)} train.py."
             )
+        gate = Gate.read(fail_if_slower) if fail_if_slower else None
         subject = program_typed(context, console, words[0], words[1:], is_module=module)
         allowed = options.names(allow_env or [])
         sides = [stack.enter_context(_side(one, subject, console, allowed)) for one in names]
         found = comparing.compare(
             (sides[0], sides[1]),
             hardware.detect(subject.visible_devices),
-            parse_duration(budget),
+            comparing.CompareOptions(parse_duration(budget), fence.options(), gate),
             console,
-            fence.options(),
         )
     show(found, as_json=as_json)
+    if found.verdict is not None:
+        raise typer.Exit(comparing.STATUSES[found.verdict])
 
 
 def parted(a: str, b: str, program: str, args: list[str]) -> tuple[tuple[str, str], list[str]]:
@@ -164,8 +175,9 @@ def best_file(name: str) -> Path:
 def show(found: Comparison, *, as_json: bool) -> None:
     """Print which of two sides is faster."""
     from autotune.cli.stdout import print_json, results_console
+    from autotune.results.data.comparison import Difference
     from autotune.results.wording import times
-    from autotune.tuning.compare import Difference, as_data
+    from autotune.tuning.compare import as_data
 
     if as_json:
         print_json(as_data(found))
@@ -173,7 +185,7 @@ def show(found: Comparison, *, as_json: bool) -> None:
     out = results_console()
     first, second = (plain(side.name) for side in found.sides)
     speedup = times(found.speedup)
-    if found.difference is Difference.NONE and not found.speedup.low <= 1 <= found.speedup.high:
+    if found.difference is Difference.UNCONFIRMED:
         said = f"[bold]Not confirmed:[/] {second} looks {speedup} as fast as {first}"
     elif found.difference is Difference.NONE:
         most = f", so at most {found.most_pct:.0f} %" if found.most_pct < UNCERTAIN_PCT else ""
@@ -186,5 +198,10 @@ def show(found: Comparison, *, as_json: bool) -> None:
         out.print(f"  {plain(side.name)}{commit}: {samples_per_s:,.1f} samples/s")
     for knob, value in found.second.changes_from(found.first).items():
         out.print(f"  {plain(knob)}: {plain(found.first.get(knob, ''))} → {plain(value)}")
+    if found.training_note:
+        style = "yellow" if found.trains_otherwise else "default"
+        out.print(f"  [{style}]{plain(found.training_note)}[/]")
     for note in found.notes:
         out.print(f"  [yellow]{plain(note)}[/]")
+    if found.gate is not None:
+        out.print(f"[bold]Gate: {found.verdict}.[/] {plain(found.gate_reason)}.")

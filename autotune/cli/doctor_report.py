@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pydantic import TypeAdapter
 from rich.padding import Padding
 from rich.text import Text
 
@@ -16,6 +14,7 @@ from autotune.machine.conditions import Conditions
 from autotune.machine.hardware import Hardware
 from autotune.program.fence_options import STRONGEST
 from autotune.results.advice import Advice, advise
+from autotune.results.data.doctor import DoctorData, examined_part, machine_part
 from autotune.results.doctor_report import DoctorReport
 from autotune.results.wording import gib, measured_duration, percent, rate
 
@@ -44,16 +43,19 @@ def examine(program: Program | None, console: Talk, fence: FenceOptions, *, as_j
 
     machine = hardware.detect(None if program is None else program.visible_devices)
     around, busy, kept = conditions.read(), preflight.warnings(machine), describe_fence(fence)
-    found: dict[str, object] = {"machine": machine_data(machine, around, busy, kept[0])}
     if not as_json:
         _show_machine(machine, around, busy, *kept)
+    report = None
     if program is not None:
         report = examining.examine(program, machine, console, fence)
-        found["program"] = program_data(report)
         if not as_json:
             show_program(report)
     if as_json:
-        print_json(found)
+        found = DoctorData(
+            machine=machine_part(machine, around, busy, kept[0]),
+            program=None if report is None else examined_part(report),
+        )
+        print_json(found.as_json())
 
 
 def show_report() -> None:
@@ -67,44 +69,6 @@ def show_report() -> None:
     sentence, uncovered = describe_fence(STRONGEST)
     for line in (sentence, *uncovered, *machine.warnings, *around.warnings):
         out.print(Text(line.replace(str(Path.home()), "~").replace(str(Path.cwd()), ".")))
-
-
-def machine_data(
-    hardware: Hardware, conditions: Conditions, warnings: Sequence[str], fence: str
-) -> dict[str, Any]:
-    """Return the machine as data that JSON can hold, with stable keys."""
-    return {
-        "hardware": asdict(hardware),
-        "conditions": asdict(conditions),
-        "warnings": [*hardware.warnings, *conditions.warnings, *warnings],
-        "fence": fence,
-    }
-
-
-def program_data(report: DoctorReport) -> dict[str, Any]:
-    """Return a program's figures and advice as data that JSON can hold; seconds and bytes."""
-    measured = report.measurement
-    tokens = measured.tokens_per_s
-    readings = {
-        "measurement": measured,
-        "breakdown": report.breakdown,
-        "examination": report.examination,
-        "profile": report.profile,
-    }
-    return {
-        "command": report.command,
-        "samples_per_s": vars(measured.throughput),
-        "tokens_per_s": None if tokens is None else vars(tokens),
-        "step_s": report.measurement.step_s,
-        "wait_share": measured.wait_share,
-        "parts": dict(report.parts_s) or None,
-        "roofline_share": report.roofline_share,
-        "joules_per_sample": measured.joules_per_sample,
-        "advice": [asdict(one) for one in advise(report)],
-        **{key: TypeAdapter(type(it)).dump_python(it, mode="json") for key, it in readings.items()},
-        "warnings": list(report.warnings),
-        "notes": list(report.notes),
-    }
 
 
 def _show_machine(

@@ -20,9 +20,11 @@ class ExitStatus(IntEnum):
     meaning: str
 
     DONE = 0, "It did what it says. A search that found nothing ends like this, too."
-    DEFECT = 1, "A defect of autotune; its traceback is on stderr. Please report it."
+    SLOWER = 1, "Of compare --fail-if-slower: slower by more than that, or it trains otherwise."
     REFUSED = 2, "It is refused or impossible; stderr says what is wrong and how to mend it."
     NOTHING_MEASURED = 3, "Of a search: nothing but the program as written could be measured."
+    UNDECIDED = 4, "Of compare --fail-if-slower: it cannot be told; a longer --budget decides."
+    DEFECT = 70, "A defect of autotune; its traceback is on stderr. Please report it."
     HUNG_UP = 129, "Ended by SIGHUP. A search still writes and prints what it has measured."
     INTERRUPTED = 130, "Aborted by Ctrl-C before there was a result."
     TERMINATED = 143, "Ended by SIGTERM. A search still writes and prints what it has measured."

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.text import Text
 
 from autotune.cli.stdout import results_console, table
-from autotune.results.as_data import as_text
+from autotune.results.data.result import as_text
 from autotune.results.details import choice
 from autotune.results.details import details as details_of
 from autotune.results.finding import Finding

@@ -17,8 +17,8 @@ from typing import Any
 
 from autotune.errors import UsageError, named
 from autotune.program.config import KnobValue
-from autotune.results.as_data import as_text
 from autotune.results.bestfile import RESULT
+from autotune.results.data.result import as_text
 from autotune.results.result import SearchResult
 from autotune.results.wording import machine
 

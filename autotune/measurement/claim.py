@@ -50,12 +50,15 @@ class Claim:
         speedup: Its median, with the interval that holds it with 95 %.
         chance: How likely it is above 1.
         is_enough: Whether there were enough processes for a claim.
+        sure: The interval that holds the speedup with 99 %, outside of which looking again and
+            again finds a truth too seldom to matter.
         machines: On how many machines they ran; of more than one, it is for another machine.
     """
 
     speedup: Interval
     chance: float
     is_enough: bool
+    sure: Interval = field(kw_only=True)
     machines: int = field(default=1, kw_only=True)
 
     @property
@@ -86,14 +89,16 @@ def claim(
     reach = 6 * float(spreads.max())
     grid = np.linspace(middle - reach, middle + reach, GRID)
     below = _normal_cdf((grid[:, None] - means) / spreads) @ weights
-    median, low, high = (
-        math.exp(float(np.interp(share, below, grid))) for share in (0.5, 0.025, 0.975)
+    shares = (0.5, 1 - CLAIMED, CLAIMED, 1 - SURE, SURE)
+    median, low, high, lower, higher = (
+        math.exp(float(np.interp(share, below, grid))) for share in shares
     )
     chance = 1 - float(np.interp(0.0, grid, below, left=0.0, right=1.0))
     if apart and math.log(median) < APART_LEAST:
         chance = min(chance, CLAIMED - 0.005)
     is_enough = _is_enough([len(one) for one in machines], apart=apart)
-    return Claim(Interval(median, low, high), chance, is_enough, machines=len(machines))
+    sure = Interval(median, lower, higher)
+    return Claim(Interval(median, low, high), chance, is_enough, sure=sure, machines=len(machines))
 
 
 def differing(

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
+from statistics import fmean, median
+from typing import NamedTuple
 
 from autotune.knobs.space.space import KEEPS, ResolvedSpace
 from autotune.measurement.claim import (
@@ -30,6 +32,7 @@ from autotune.measurement.claim import (
     differing,
     least_processes,
 )
+from autotune.measurement.gate import Gate
 from autotune.measurement.goal import THROUGHPUT, Goal, Objective
 from autotune.measurement.interval import NORMAL, Interval, LogRatio
 from autotune.measurement.measurement import Measurement
@@ -129,6 +132,7 @@ class Match:
         elsewhere = {host: tuple(its) for host, its in self.elsewhere().items()}
         return Confirmation(
             *(found.speedup, found.chance, found.is_enough, tuple(processes), elsewhere),
+            sure=found.sure,
             machines=found.machines,
         )
 
@@ -276,7 +280,7 @@ def read(processes: Sequence[ClaimProcess], tau: float) -> Confirmation | None:
     apart = processes[0].is_pair
     found = claim([[one.ratio for one in processes]], tau=tau, apart=apart)
     is_enough = fresh_of(processes) >= least_processes(apart=apart)
-    return Confirmation(found.speedup, found.chance, is_enough, tuple(processes))
+    return Confirmation(found.speedup, found.chance, is_enough, tuple(processes), sure=found.sure)
 
 
 def fresh_of(processes: Sequence[ClaimProcess]) -> int:
@@ -284,17 +288,25 @@ def fresh_of(processes: Sequence[ClaimProcess]) -> int:
     return sum(not one.is_of_search for one in processes)
 
 
+class ProcessTime(NamedTuple):
+    """Seconds of a fresh process: until its turns begin, and of these, at least."""
+
+    until_turns_s: float
+    turns_s: float = TURNS.seconds
+
+
 def prove(
     match: Match,
     earlier: Sequence[ClaimProcess],
     keep: Callable[[ClaimProcess], None],
     time_left_s: Callable[[int], float],
-    process_s: float,
-    turns_s: float = TURNS.seconds,
+    takes: ProcessTime,
+    gate: Gate | None = None,
 ) -> Confirmation | Failure:
     """Run fresh processes until the claim is sure, has become unlikely, or time is up.
 
-    Their number is planned before, from the time, so that looking costs nothing.
+    Their number is planned before, from the time, so that looking costs nothing. For a gate, they
+    are as many as fit, until its verdict is sure.
 
     Returns:
         A failure if the winner's process failed: a config that fails in a fresh process is not
@@ -302,25 +314,26 @@ def prove(
     """
     processes = [*earlier]
     least, most = least_processes(apart=match.is_apart), max(PROCESSES)
-    each_s = process_s + turns_s
+    each_s = takes.until_turns_s + takes.turns_s
     if match.is_apart:
-        most, each_s = max(PAIRS), 2 * (process_s + ALONE_S)
+        most, each_s = max(PAIRS), 2 * (takes.until_turns_s + ALONE_S)
     fresh, repeats = fresh_of(processes), False
-    planned = min(most, max(least, fresh + int(time_left_s(fresh) / each_s)))
+    planned = max(least, fresh + int(time_left_s(fresh) / each_s))
+    planned = min(most, planned) if gate is None else sys.maxsize
     _see_page_faults(match, starts_as_written=fresh % 2 == 0)
     while fresh < planned:
         confirmation = match.read(processes)
         left_s = time_left_s(fresh)
-        if match.is_over(confirmation):
+        if _is_over(match, gate, confirmation):
             break
         if left_s < (each_s / 2 if fresh < least else each_s):
             break
-        share_s = min(MOST_TURNS_S, left_s / (planned - fresh) - process_s)
+        share_s = min(MOST_TURNS_S, left_s / (planned - fresh) - takes.until_turns_s)
         began_s, starts_as_written = match.rigs.clock(), fresh % 2 == 0
         if match.is_apart:
             found = _apart(match, starts_as_written=starts_as_written)
         else:
-            its_turns_s = max(turns_s, share_s)
+            its_turns_s = max(takes.turns_s, share_s)
             found = _together(match, its_turns_s, starts_as_written=starts_as_written)
         if isinstance(found, Failure) and is_of_device(found.ending) and not repeats:
             repeats = True
@@ -333,11 +346,18 @@ def prove(
         processes.append(replace(found, cost_s=cost_s, announcement=match.announcement))
         keep(processes[-1])
         fresh += 1
+        each_s = each_s if gate is None else fmean(one.cost_s for one in processes)
     final = match.read(processes)
     if final is None:
         ending = Ending(Outcome.OUT_OF_TIME, "there was no time for a fresh process")
         return Failure(is_of_winner=False, ending=match.should_stop() or ending)
     return final
+
+
+def _is_over(match: Match, gate: Gate | None, confirmation: Confirmation | None) -> bool:
+    if gate is None:
+        return match.is_over(confirmation)
+    return confirmation is not None and gate.is_over(confirmation)
 
 
 def _see_page_faults(match: Match, *, starts_as_written: bool) -> None:
@@ -616,7 +636,7 @@ def prove_in_time(
         _keep(session, process)
         session.events.on_process(process)
 
-    found = prove(match, earlier, keep, time_left_s, plan.process_s, plan.turns_s)
+    found = prove(match, earlier, keep, time_left_s, ProcessTime(plan.process_s, plan.turns_s))
     if isinstance(found, Failure) or not _await_others(session, match):
         return found
     return match.read(found.processes) or found

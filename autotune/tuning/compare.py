@@ -5,17 +5,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from autotune.errors import BudgetError, ProgramError, UsageError
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.knobs.space.spacefile import load
 from autotune.machine.hardware import Hardware
+from autotune.measurement.gate import Gate, Verdict
 from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.applied_config import AppliedConfig
@@ -26,25 +27,34 @@ from autotune.program.profile import Profile
 from autotune.program.program import Program
 from autotune.program.revision import WRITTEN
 from autotune.results.bestfile import BestFile
+from autotune.results.data.comparison import (
+    ComparisonData,
+    Difference,
+    GatePart,
+    SidePart,
+    TrainingPart,
+)
+from autotune.results.rehearsals import RehearsalRecord, blames, survives, warning
 from autotune.rig.failures import program_error
 from autotune.rig.open_rig import Reports
+from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.budget import ENDING, Budget, InterruptCounter, Until
-from autotune.tuning.claim import Confirmation, Failure, Match, OtherProgram, prove
+from autotune.tuning.checking.self_check import NOT_COMPARED, SelfCheck
+from autotune.tuning.checking.short_runs import ShortRuns, Subject
+from autotune.tuning.claim import Confirmation, Failure, Match, OtherProgram, ProcessTime, prove
 from autotune.tuning.events import Events
-from autotune.tuning.plan import PROCESS
-from autotune.tuning.start import first_start
+from autotune.tuning.live_rig import WARM_UP_S, LiveRig, Stay
+from autotune.tuning.plan import MOST_FOR_REHEARSAL, PROCESS
 from autotune.tuning.start.observe import throwaway_rigs
 from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
 
+# With which ``autotune compare --fail-if-slower`` ends, as ``cli/exit_status.py`` says
+STATUSES: Mapping[Verdict, Literal[0, 1, 4]] = {
+    Verdict.PASSED: 0,
+    Verdict.FAILED: 1,
+    Verdict.UNDECIDED: 4,
+}
 SAME_STEP = 0.01  # by which steps may differ in samples; the last batch of an epoch is smaller
-
-
-class Difference(StrEnum):
-    """Which of two sides is faster, of the second as users read it."""
-
-    FASTER = "faster"
-    SLOWER = "slower"
-    NONE = "no difference to be seen"
 
 
 @dataclass(frozen=True)
@@ -69,13 +79,20 @@ class ComparedSide:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison of two sides showed."""
+    """What a comparison of two sides showed.
+
+    Attributes:
+        training: What the config of one side was seen to train; None where that was not asked.
+        gate: What may not be slower by how much; None if nobody asked.
+    """
 
     sides: tuple[ComparedSide, ComparedSide]
     first: Config
     second: Config
     confirmation: Confirmation
     is_by_steps: bool = False
+    training: RehearsalRecord | None = None
+    gate: Gate | None = None
 
     @property
     def processes(self) -> int:
@@ -91,11 +108,53 @@ class Comparison:
     @property
     def difference(self) -> Difference:
         """Which one is faster, if that can be told from noise."""
-        if not self.confirmation.is_enough:
+        low, high = self.speedup.low, self.speedup.high
+        if low <= 1 <= high:
             return Difference.NONE
-        if self.speedup.low > 1:
-            return Difference.FASTER
-        return Difference.SLOWER if self.speedup.high < 1 else Difference.NONE
+        if not self.confirmation.is_enough:
+            return Difference.UNCONFIRMED
+        return Difference.FASTER if low > 1 else Difference.SLOWER
+
+    @property
+    def trains_otherwise(self) -> bool:
+        """Whether the config trains something else where it must not."""
+        return self.training is not None and self.training.is_blamed
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What the gate says; None without one."""
+        if self.gate is None:
+            return None
+        return Verdict.FAILED if self.trains_otherwise else self.gate.verdict(self.confirmation)
+
+    @property
+    def training_note(self) -> str:
+        """Whether the config trains what the program trains, as a sentence; empty if unasked."""
+        if self.training is None:
+            return ""
+        records = (self.training,)
+        said = (*blames(records), self.training.training_note)
+        return next(filter(None, said), "") or warning(records, self.training.config)
+
+    @property
+    def gate_reason(self) -> str:
+        """Why the gate says what it says, as a sentence without its full stop; empty without."""
+        if self.gate is None:
+            return ""
+        second, most = self.sides[1].name, f"{self.gate.slower_pct:g} %"
+        if self.trains_otherwise:
+            return f"{second} trains something else than {self.sides[0].name}"
+        match self.gate.verdict(self.confirmation):
+            case Verdict.PASSED:
+                return f"{second} is not slower by {most}: that is ruled out"
+            case Verdict.FAILED:
+                slower_pct = 100 * (1 - self.speedup.estimate)
+                return f"{second} is {slower_pct:.0f} % slower, and {most} is too much"
+            case Verdict.UNDECIDED:
+                return (
+                    f"A slowdown by {most} is neither ruled out nor sure. A longer --budget, or a "
+                    "quieter machine, decides"
+                )
 
     @property
     def most_pct(self) -> float:
@@ -131,19 +190,47 @@ class Comparison:
         return tuple(notes)
 
 
+@dataclass(frozen=True)
+class CompareOptions:
+    """How two sides are compared.
+
+    Attributes:
+        gate: How much slower the second side may not be; processes are then run as long as that
+            is neither ruled out nor sure.
+    """
+
+    budget_s: float
+    fence: FenceOptions = STRONGEST
+    gate: Gate | None = None
+
+
+@dataclass(frozen=True)
+class _Observed:
+    """A program that was started once.
+
+    Attributes:
+        step_s: Seconds of a step as written; None where nobody asked, or it was not seen.
+    """
+
+    program: OtherProgram
+    profile: Profile
+    startup_s: float
+    step_s: float | None
+
+
 def compare(
     sides: tuple[ComparedSide, ComparedSide],
     hardware: Hardware,
-    budget_s: float,
+    options: CompareOptions,
     events: Events,
-    fence: FenceOptions = STRONGEST,
     surroundings: Surroundings = THIS_MACHINE,
 ) -> Comparison:
     """Compare two configs of a program, or two programs.
 
     Processes stop as they do in a search: when it is decided, after the last one, or when the
     budget is used up. Ctrl-C ends the current process; those until then count. Two programs are
-    compared by samples/s, each in processes of its kind.
+    compared by samples/s, each in processes of its kind. Where one side is a config and the other
+    one the program as written, it is first seen whether both train the same.
 
     Raises:
         UsageError: when a knob of a config cannot act here.
@@ -152,7 +239,7 @@ def compare(
         ProgramError: when a program fails or trains too few steps, or Ctrl-C comes before a fresh
             process is over.
     """
-    budget = Budget(budget_s, clock=surroundings.clock)
+    budget = Budget(options.budget_s, clock=surroundings.clock)
     with InterruptCounter(lambda _: events.warn(ENDING)) as stop, ExitStack() as stack:
         reports = Reports(
             events.on_progress,
@@ -163,34 +250,31 @@ def compare(
         )
         should_stop = Until(stop.ending, lambda: budget.overdraft_s, "the budget is used up")
 
-        def made(side: ComparedSide, both: Sequence[ComparedSide]) -> OtherProgram:
-            """Return the program of a side, observed once; the rounds start others."""
+        def observed(side: ComparedSide, both: Sequence[ComparedSide]) -> _Observed:
             rigs = stack.enter_context(
-                throwaway_rigs(side.program, hardware, fence, reports, surroundings)
+                throwaway_rigs(side.program, hardware, options.fence, reports, surroundings)
             )
             if side is sides[0]:
                 events.on_fence(rigs.fence)
             events.note(f"Observing {side.name if side.commit else 'the program'}.")
-            started = first_start.observe(rigs, should_stop)
-            if isinstance(started, Ending):
-                raise _failure(side, started)
-            with started.rig:
-                profile = started.ready.profile
-            space = _space([one.changes for one in both], rigs.hardware, profile)
-            config = space.canonical(space.baseline.replace(**side.changes))
-            files = [one.file for one in both if one.file is not None]
-            return OtherProgram(rigs, space, _applied(space, profile, config, files))
+            return _observed(rigs, side, both, should_stop)
 
         began_s = surroundings.clock()
         first, second = sides
+        other = None
         if first.program == second.program:
-            one, other = made(first, sides), None
+            seen = observed(first, sides)
+            one = seen.program
             winner = one.space.canonical(one.space.baseline.replace(**second.changes))
         else:
-            one, other = made(first, [first]), made(second, [second])
-            winner = other.applied.config
+            seen, other = observed(first, [first]), observed(second, [second]).program
+            one, winner = seen.program, other.applied.config
         match = Match(one.rigs, one.space, one.applied, winner, should_stop, other=other)
         start_s = (surroundings.clock() - began_s) / (2 if other is not None else 1)
+        training = None
+        if seen.step_s is not None and (configs := {*match.configs} - {one.space.baseline}):
+            events.note("Comparing what is trained, in short epochs.")
+            training = _trained(seen, configs.pop(), budget, should_stop)
         what = "two programs" if other is not None else "two configs"
         if other is None and one.applied.config == winner:
             what = "the program with itself"
@@ -200,12 +284,65 @@ def compare(
             [],
             lambda _: None,
             lambda _: 0.0 if stop.requests else budget.left_s,
-            start_s + PROCESS.seconds,
+            ProcessTime(start_s + PROCESS.seconds),
+            options.gate,
         )
     if isinstance(outcome, Failure):
         raise _failure(second if outcome.is_of_winner else first, outcome.ending)
     is_by_steps = other is None and bool(one.applied.traits.bounded_by_steps)
-    return Comparison(sides, one.applied.config, winner, outcome, is_by_steps)
+    configs_of = (one.applied.config, winner)
+    return Comparison(sides, *configs_of, outcome, is_by_steps, training, options.gate)
+
+
+def _observed(
+    rigs: RigFactory, side: ComparedSide, both: Sequence[ComparedSide], should_stop: Until
+) -> _Observed:
+    """Start a program once; the rounds start others.
+
+    How long its steps take is seen where its training is to be compared with that of a config: it
+    is one of *both*, and the other one has a file.
+    """
+    with LiveRig(rigs) as live:
+        ready = live.observe(should_stop)
+        if isinstance(ready, Ending):
+            raise _failure(side, ready)
+        space = _space([one.changes for one in both], rigs.hardware, ready.profile)
+        files = [one.file for one in both if one.file is not None]
+        written = _written(space, ready.profile, files)
+        step_s = None
+        if len(both) > 1 and len(files) == 1:
+            live.set_up(space, written)
+            stay = live.stay(space.baseline, should_stop, WARM_UP_S)
+            step_s = stay.step_s if isinstance(stay, Stay) else None
+    config = space.canonical(space.baseline.replace(**side.changes))
+    program = OtherProgram(rigs, space, replace(written, config=config))
+    return _Observed(program, ready.profile, ready.startup_s, step_s)
+
+
+def _trained(
+    seen: _Observed, config: Config, budget: Budget, should_stop: Until
+) -> RehearsalRecord:
+    """Return what a config trains, next to the program as written, in a share of the budget.
+
+    A config under which the program fails is blamed if the program passes as it is written.
+    """
+    assert seen.step_s is not None, "the steps of the program as written were seen"
+    rigs, space = seen.program.rigs, seen.program.space
+    written = replace(seen.program.applied, config=space.baseline)
+    subject = Subject(rigs, written, seen.startup_s, seen.step_s)
+    runs = ShortRuns(subject, budget, (1 - MOST_FOR_REHEARSAL) * budget.left_s, should_stop)
+    normalises = seen.profile.model.batch_norm_layers > 0
+    check = SelfCheck(runs, space, seen.step_s, {}, normalises=normalises)
+    plan = check.plan_to_rehearse(config, math.inf)
+    own = runs.timed(config, plan, check.cost_s)
+    if own.has_failed:
+        as_written = runs.timed(space.baseline, plan, check.cost_s)
+        guilty = config.changes_from(space.baseline) if survives(as_written, own) else {}
+        return RehearsalRecord(config, own, as_written, guilty)
+    if own.seen is None or not own.has_passed:
+        return RehearsalRecord(config, own, training=NOT_COMPARED)
+    trace, own = own.seen.trace, replace(own, seen=replace(own.seen, trace=None))
+    return check.check(config, own, trace)
 
 
 def _failure(side: ComparedSide, ending: Ending) -> ProgramError | BudgetError:
@@ -228,40 +365,60 @@ def _space(
     return (space.with_values(values) if values else space).resolve(hardware, profile)
 
 
-def _applied(
-    space: ResolvedSpace, profile: Profile, config: Config, files: Sequence[BestFile]
-) -> AppliedConfig:
+def _written(space: ResolvedSpace, profile: Profile, files: Sequence[BestFile]) -> AppliedConfig:
     rules = {file.lr_rule for file in files if file.applied.changes().keys() & {*PARTS}}
     if len(rules) > 1:
         raise UsageError(
             "The two files scale learning rates by different rules "
             f"({', '.join(sorted(rules))}). Set the same lr_rule in both."
         )
-    written = AppliedConfig.as_written(
-        space.baseline, profile, next(iter(rules), None), space.flags
-    )
-    return replace(written, config=config)
+    return AppliedConfig.as_written(space.baseline, profile, next(iter(rules), None), space.flags)
 
 
 def as_data(found: Comparison) -> dict[str, Any]:
     """Return a comparison as data that JSON can hold, with stable keys."""
-    sides = (
-        {
-            "name": side.name,
-            "commit": side.commit or None,
-            "samples_per_s": round(samples_per_s, 2),
-            "samples_per_step": round(samples_per_step, 2),
-        }
+    sides = [
+        SidePart(
+            name=side.name,
+            commit=side.commit or None,
+            samples_per_s=round(samples_per_s, 2),
+            samples_per_step=round(samples_per_step, 2),
+        )
         for side, samples_per_s, samples_per_step in zip(
             found.sides, found.samples_per_s, found.samples_per_step, strict=True
         )
+    ]
+    data = ComparisonData(
+        finding=found.difference,
+        speedup=found.speedup,
+        most_pct=round(found.most_pct, 2),
+        processes=found.processes,
+        changes=dict(found.second.changes_from(found.first)),
+        sides=(sides[0], sides[1]),
+        training=_training(found),
+        gate=_gate(found),
+        notes=found.notes,
     )
-    return {
-        "difference": str(found.difference),
-        "speedup": vars(found.speedup),
-        "most_pct": round(found.most_pct, 2),
-        "processes": found.processes,
-        "changes": dict(found.second.changes_from(found.first)),
-        "sides": [*sides],
-        "notes": list(found.notes),
-    }
+    return data.as_json()
+
+
+def _training(found: Comparison) -> TrainingPart | None:
+    record = found.training
+    if record is None:
+        return None
+    return TrainingPart(
+        sameness=None if record.training is None else record.training.sameness,
+        is_other=found.trains_otherwise,
+        note=found.training_note,
+    )
+
+
+def _gate(found: Comparison) -> GatePart | None:
+    if found.gate is None or found.verdict is None:
+        return None
+    return GatePart(
+        fail_if_slower_pct=found.gate.slower_pct,
+        verdict=found.verdict,
+        status=STATUSES[found.verdict],
+        reason=found.gate_reason,
+    )

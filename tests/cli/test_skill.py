@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 import autotune
 from autotune.cli import dry_run
 from autotune.cli.app import app
-from autotune.cli.doctor_report import machine_data, program_data
 from autotune.cli.exit_status import ExitStatus
 from autotune.cli.typed_line import _strayed
 from autotune.errors import Terminated
@@ -23,6 +22,8 @@ from autotune.machine import conditions
 from autotune.measurement.examination import Operators, StepBreakdown
 from autotune.program.flags import Flag
 from autotune.program.line import read as read_line
+from autotune.results.data.comparison import Difference
+from autotune.results.data.doctor import DoctorData, examined_part, machine_part
 from autotune.results.finding import Finding
 from autotune.results.result import SearchResult
 from autotune.tuning import compare, outlook
@@ -146,7 +147,7 @@ def printed(stored: SearchResult, tmp_path_factory: pytest.TempPathFactory) -> d
     compared = compare.compare(
         (compare.ComparedSide(PROGRAM), compare.ComparedSide(PROGRAM)),
         HARDWARE,
-        60.0,
+        compare.CompareOptions(60.0),
         Events(),
         surroundings=ScriptedMachine(Script()).surroundings,
     )
@@ -157,9 +158,12 @@ def printed(stored: SearchResult, tmp_path_factory: pytest.TempPathFactory) -> d
         Events(),
         surroundings=ScriptedMachine(Script(breakdown=wasteful)).surroundings,
     )
-    doctor = {"machine": machine_data(HARDWARE, conditions.read(), [], "overlay")}
+    doctor = DoctorData(
+        machine=machine_part(HARDWARE, conditions.read(), [], "overlay"),
+        program=examined_part(report),
+    )
     return found | {
-        "doctor": doctor | {"program": program_data(report)},
+        "doctor": doctor.as_json(),
         "search --dry-run": looked_at(tmp_path_factory.mktemp("dry")),
         "search": found["show"],
         "resume": found["show"],
@@ -185,7 +189,7 @@ def test_its_findings_and_exit_codes_are_all_that_there_are() -> None:
     meanings = {int(code): meaning for code, meaning in rows("Exit codes")}
     assert meanings == {int(status): status.meaning for status in ExitStatus}
     assert meanings.keys() >= {128 + number for number in Terminated.SIGNALS}
-    words = {str(difference) for difference in compare.Difference}
+    words = {str(difference) for difference in Difference}
     assert {"faster", "slower"} <= words
 
 

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from autotune.knobs import Here, Knob
 from autotune.knobs.space import spacefile
 from autotune.knobs.strategies import Strategy
 from autotune.results import bestfile
 from tests.docs import recording
-from tests.docs.pages import Block, blocks, blocks_in
+from tests.docs.pages import ROOT, Block, blocks, blocks_in
 from tests.docs.project import CUSTOM_KNOB, SLOW, TRAINED, records_in_memory, scripted
 from tests.docs.test_commands import made, project
 from tests.made import MACHINES, make_profile
@@ -71,7 +72,20 @@ def keeps_its_contract(made_by_block: type, name: str) -> None:
             assert one.current(here.profile) in one.domain(here).values  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("block", blocks_in("yaml"), ids=by_place)
+WORKFLOWS = [block for block in blocks_in("yaml") if "jobs:" in block.text]
+FILES = [block for block in blocks_in("yaml") if block not in WORKFLOWS]
+
+
+@pytest.mark.parametrize("block", WORKFLOWS, ids=by_place)
+def test_a_workflow_gives_the_action_what_it_takes(block: Block) -> None:
+    action = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+    jobs = yaml.safe_load(block.text)["jobs"].values()
+    (step,) = (s for job in jobs for s in job["steps"] if "autotune@" in s.get("uses", ""))
+    needed = {name for name, one in action["inputs"].items() if one.get("required")}
+    assert needed <= step["with"].keys() <= action["inputs"].keys()
+
+
+@pytest.mark.parametrize("block", FILES, ids=by_place)
 def test_yaml_is_a_search_space_or_a_best_file(block: Block, tmp_path: Path) -> None:
     path = tmp_path / "file.yaml"
     path.write_text(block.text, encoding="utf-8")

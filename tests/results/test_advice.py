@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from autotune.cli.doctor_report import program_data
 from autotune.measurement.examination import (
     Affinity,
     Batches,
@@ -20,6 +19,7 @@ from autotune.measurement.examination import (
 from autotune.measurement.readings import RankLoad
 from autotune.program.profile import OptimizerFacts
 from autotune.results.advice import MEMBERS, Advice, advise, unsearched
+from autotune.results.data.doctor import examined_part
 from autotune.results.doctor_report import DoctorReport
 from tests.made import (
     A100,
@@ -160,11 +160,12 @@ def test_reads_on_the_host_are_told_and_the_largest_gain_first() -> None:
     assert advice.name == "reads on the host"
     assert advice.gain is not None
     assert advice.gain.most == pytest.approx(1 / 0.9)
-    data = program_data(report(operators=MANY_OPERATORS, split=reads))
-    assert [one["name"] for one in data["advice"]] == ["launch-bound", "reads on the host"]
-    assert data["parts"]["sync calls"] == pytest.approx(0.1 * STEP_S)
+    data = examined_part(report(operators=MANY_OPERATORS, split=reads))
+    assert [one.name for one in data.advice] == ["launch-bound", "reads on the host"]
+    assert data.parts is not None
+    assert data.parts["sync calls"] == pytest.approx(0.1 * STEP_S)
     slowed = replace(reads, sync_s=0.2 * STEP_S, compute_s=1.6 * STEP_S, optimizer_s=0.2 * STEP_S)
-    assert program_data(report(split=slowed))["parts"] == pytest.approx(data["parts"])
+    assert examined_part(report(split=slowed)).parts == pytest.approx(data.parts)
 
 
 def test_memory_that_grows_steadily_is_told_and_not_what_comes_and_goes() -> None:

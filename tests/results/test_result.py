@@ -13,7 +13,7 @@ from autotune.measurement.readings import Compilation, Memory
 from autotune.program.config import Config, KnobValue
 from autotune.program.fence_options import FenceKind, FenceOptions
 from autotune.program.flags import AS_WRITTEN
-from autotune.results.as_data import as_data
+from autotune.results.data.result import as_data
 from autotune.results.finding import Finding
 from autotune.results.record import SearchOptions
 from autotune.results.result import SearchResult

@@ -11,7 +11,7 @@ from autotune.measurement.learning.training_trace import Sameness
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config, KnobValue
 from autotune.program.may_change import MayChange
-from autotune.results.as_data import as_data
+from autotune.results.data.result import as_data
 from autotune.results.finding import Finding
 from autotune.tuning.events import Phase
 from autotune.tuning.storage.study import allow

@@ -12,7 +12,7 @@ from autotune.measurement.interval import Interval
 from autotune.measurement.learning.training_trace import Sameness, TrainingTrace
 from autotune.program.config import Config, KnobValue
 from autotune.program.may_change import MayChange
-from autotune.results.as_data import as_data
+from autotune.results.data.result import as_data
 from autotune.results.finding import Finding
 from autotune.results.result import SearchResult
 from autotune.tuning.checking.self_check import SelfCheck, by_design

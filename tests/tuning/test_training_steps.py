@@ -8,7 +8,7 @@ import pytest
 from autotune.measurement.goal import THROUGHPUT, Goal
 from autotune.program.config import KnobValue
 from autotune.program.profile import RunLength
-from autotune.results.as_data import as_data
+from autotune.results.data.result import as_data
 from autotune.results.result import SearchResult
 from tests.made import make_profile
 from tests.scripted import Script, begin

@@ -25,7 +25,7 @@ from autotune.errors import (
 from autotune.measurement.examination import Batches, Padding, StepBreakdown, StepParts
 from autotune.measurement.outcome import Ending
 from autotune.program.sources import changed, digest_of
-from autotune.results.as_data import as_data
+from autotune.results.data.result import as_data
 from autotune.results.finding import Finding
 from autotune.results.verdict import verdict
 from autotune.tuning.budget import CLOSING_S, OVERDRAFT

@@ -122,7 +122,7 @@ class _Check:
         self._session, self._space = session, baseline.space
         allowed_s = session.plan.most_for_rehearsal_s
         kept_s = session.budget.left_s - allowed_s
-        self._runs = ShortRuns(session, baseline, kept_s, session.until_over)
+        self._runs = ShortRuns.of(session, baseline, kept_s, session.until_over)
         self._check = SelfCheck.of(session, baseline, self._runs)
         self._given = baseline.space.fixed.keys() & session.study.head.space.fixed.keys()
 

@@ -320,5 +320,5 @@ def _needs_no_check(space: ResolvedSpace, config: Config) -> bool:
 
 
 def _check(session: Session, baseline: Baseline, kept_s: float) -> LearningCheck:
-    runs, plan, applied = ShortRuns(session, baseline, kept_s), session.plan, baseline.applied
+    runs, plan, applied = ShortRuns.of(session, baseline, kept_s), session.plan, baseline.applied
     return LearningCheck(runs, applied, plan.step_s or 0.0, plan.startup_s, session.traces)

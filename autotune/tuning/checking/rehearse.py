@@ -102,7 +102,7 @@ class _Rehearsing:
     ) -> None:
         self.session, self._baseline, self._candidate = session, baseline, candidate
         self.config, self.space, self._kept_s = candidate.config, baseline.space, kept_s
-        self._runs = ShortRuns(session, baseline, kept_s)
+        self._runs = ShortRuns.of(session, baseline, kept_s)
 
     def record(self, most_s: float) -> RehearsalRecord:
         session, config = self.session, self.config

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
 
 from autotune.measurement.learning.training_trace import NO_TIME, TrainingTrace
 from autotune.measurement.outcome import Ending, Outcome
+from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
 from autotune.program.rehearsal import SILENCE_TOLD_S, Rehearsal, RehearsalPlan
 from autotune.results.blame import is_of_device
-from autotune.tuning.budget import Until
+from autotune.rig.rig_factory import RigFactory
+from autotune.tuning.budget import Budget, Until
 from autotune.tuning.live_rig import SILENCE_STEPS
 from autotune.tuning.plan import MOST_REHEARSAL_S
 from autotune.tuning.session import Baseline, Session
@@ -33,14 +35,42 @@ class Runs(Protocol):
         """Return what the first steps under a config learn, or why that is not known."""
 
 
-class ShortRuns:
-    """Runs the program with short epochs, within the time of a search."""
+@dataclass(frozen=True)
+class Subject:
+    """The program that is run.
 
-    def __init__(
-        self, session: Session, baseline: Baseline, kept_s: float, until: Until | None = None
-    ) -> None:
-        self._session, self._baseline, self._kept_s = session, baseline, kept_s
-        self._until = until or session.until_overdrawn
+    Attributes:
+        written: Its config as it is written.
+        startup_s: From the start of a process to the end of the steps that are observed.
+        step_s: Seconds of a step as written.
+    """
+
+    rigs: RigFactory
+    written: AppliedConfig
+    startup_s: float
+    step_s: float
+
+
+class ShortRuns:
+    """Runs the program with short epochs, within the time of a search.
+
+    Args:
+        kept_s: Seconds of the budget that are left to others.
+        until: Says when the user wants the end.
+    """
+
+    def __init__(self, subject: Subject, budget: Budget, kept_s: float, until: Until) -> None:
+        self._subject, self._budget, self._kept_s = subject, budget, kept_s
+        self._until = until
+
+    @classmethod
+    def of(
+        cls, session: Session, baseline: Baseline, kept_s: float, until: Until | None = None
+    ) -> Self:
+        """Return the runs of a search, which may use its overdraft unless *until* forbids it."""
+        step_s, startup_s = baseline.measurement.step_s, session.plan.startup_s
+        subject = Subject(session.rigs, baseline.applied, startup_s, step_s)
+        return cls(subject, session.budget, kept_s, until or session.until_overdrawn)
 
     def trace(
         self,
@@ -63,8 +93,8 @@ class ShortRuns:
         lr_rule: LrRule = LrRule.AUTO,
     ) -> Rehearsal:
         """Run a config through short epochs, if there is time for it."""
-        needed_s = self._session.plan.startup_s + cost_s
-        spare_s = self._session.budget.left_s - self._kept_s
+        needed_s = self._subject.startup_s + cost_s
+        spare_s = self._budget.left_s - self._kept_s
         if spare_s < needed_s or self._until.stopped() is not None:
             return Rehearsal(None, NOT_STARTED)
         most_s = min(spare_s, max(MOST_REHEARSAL_S, AT_MOST * needed_s))
@@ -76,18 +106,18 @@ class ShortRuns:
         A program that stands still when time is up, counts as hung; one that was still at work has
         merely run out of time, which is no failure.
         """
-        session = self._session
-        until_s = session.budget.left_s - plan.most_s - ANSWER_S
+        budget, subject = self._budget, self._subject
+        until_s = budget.left_s - plan.most_s - ANSWER_S
         should_stop = Until(
             self._until.stopped,
-            lambda: session.budget.left_s - until_s,
+            lambda: budget.left_s - until_s,
             "the rehearsal did not end in time",
         )
-        applied = replace(self._baseline.applied, config=config)
+        applied = replace(subject.written, config=config)
         if lr_rule is not LrRule.AUTO:
             applied = replace(applied, lr_rule=lr_rule)
         for _ in range(2):  # once more after an error of a GPU
-            with session.rigs.new() as rig:
+            with subject.rigs.new() as rig:
                 ran = rig.rehearse(applied, plan, should_stop)
             if ran.ending is None or not is_of_device(ran.ending):
                 break
@@ -96,7 +126,7 @@ class ShortRuns:
             return ran
         share = BUSY_SHARE if seen.is_at_work else SILENT_SHARE
         usual_s = min(SILENT_S, max(SILENCE_TOLD_S, share * plan.most_s))
-        usual_s = max(usual_s, SILENCE_STEPS * self._baseline.measurement.step_s)
+        usual_s = max(usual_s, SILENCE_STEPS * subject.step_s)
         compiles = config.get("compile", "off") != "off"  # which takes long and is silent
         if compiles or seen.silent_s < usual_s:
             return ran

@@ -1,8 +1,6 @@
 """A search's result as data: ``result.json`` in its folder, ``--json``, and what the report embeds.
 
 The models below are the format; ``schema/result-2.json`` is their JSON Schema, for other programs.
-All keys are always there, and null is what is not known. A key that is added, goes, or means
-something else raises the number.
 """
 
 from __future__ import annotations
@@ -11,8 +9,7 @@ import json
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.json_schema import GenerateJsonSchema
+from pydantic import Field
 
 from autotune.machine.hardware import Hardware
 from autotune.measurement.interval import Interval
@@ -25,6 +22,7 @@ from autotune.program.lr import LrRule
 from autotune.program.sharing_options import SharingOptions
 from autotune.results import bestfile
 from autotune.results.bestfile import Rounded
+from autotune.results.data.part import Part
 from autotune.results.finding import Finding
 from autotune.results.result import SearchResult
 from autotune.results.searched_program import imports_of
@@ -32,18 +30,14 @@ from autotune.results.searched_program import imports_of
 T = TypeVar("T")
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, from_attributes=True)
-
-
-class Sides(_Part, Generic[T]):
+class Sides(Part, Generic[T]):
     """A figure of the program as written and of the best config."""
 
     as_written: T
     best: T
 
 
-class ProgramPart(_Part):
+class ProgramPart(Part):
     """What was searched.
 
     Attributes:
@@ -61,7 +55,7 @@ class ProgramPart(_Part):
     device: str
 
 
-class BestPart(_Part):
+class BestPart(Part):
     """The config to use.
 
     Attributes:
@@ -85,7 +79,7 @@ class BestPart(_Part):
     break_even_steps: int | None
 
 
-class OtherPart(_Part):
+class OtherPart(Part):
     """A config that is not recommended, and why.
 
     Attributes:
@@ -101,7 +95,7 @@ class OtherPart(_Part):
     why: str = ""
 
 
-class LearningPart(_Part):
+class LearningPart(Part):
     """What the best config changes about learning.
 
     Attributes:
@@ -122,7 +116,7 @@ class LearningPart(_Part):
     refused: tuple[OtherPart, ...]
 
 
-class TrainingStepsPart(_Part):
+class TrainingStepsPart(Part):
     """How long the steps of the whole training take, estimated, with starting and compiling.
 
     Attributes:
@@ -136,7 +130,7 @@ class TrainingStepsPart(_Part):
     note: str
 
 
-class ClaimPart(_Part):
+class ClaimPart(Part):
     """What one fresh process showed of the best config or of the candidate.
 
     Attributes:
@@ -150,7 +144,7 @@ class ClaimPart(_Part):
     of_search: bool
 
 
-class MachinePart(_Part):
+class MachinePart(Part):
     """What the processes of one machine say of the best config or of the candidate.
 
     Attributes:
@@ -167,7 +161,7 @@ class MachinePart(_Part):
     differs: bool
 
 
-class RefusalPart(_Part):
+class RefusalPart(Part):
     """What machines of this kind were to claim together, and one of them refused.
 
     Attributes:
@@ -193,7 +187,7 @@ class GroupPart(bestfile.GroupSection):
     finding: Finding
 
 
-class TrialPart(_Part):
+class TrialPart(Part):
     """One config that was tried, the first of which is the program as written.
 
     Times are in seconds, memory is in bytes; what was not measured is null.
@@ -220,7 +214,7 @@ class TrialPart(_Part):
     reason: str
 
 
-class ResultData(_Part):
+class ResultData(Part):
     """What a search found.
 
     Attributes:
@@ -316,40 +310,12 @@ def as_data(result: SearchResult, file: Path | None = None) -> dict[str, Any]:
         untried={**result.refused, **dict.fromkeys(result.untried, NO_TIME)},
         trials=_trials(result),
     )
-    return data.model_dump(mode="json", by_alias=True)
+    return data.as_json()
 
 
 def as_text(result: SearchResult, file: Path | None = None) -> str:
     """Return the same as the text of a JSON file."""
     return json.dumps(as_data(result, file), indent=1) + "\n"
-
-
-class _Untitled(GenerateJsonSchema):
-    """A schema without titles, which would repeat the keys."""
-
-    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
-        return False
-
-
-def schema() -> dict[str, Any]:
-    """Return the JSON Schema of ``as_data()``, which ``schema/result-2.json`` holds."""
-    found = ResultData.model_json_schema(mode="serialization", schema_generator=_Untitled)
-    for one in (found, *found["$defs"].values()):
-        if "properties" in one:  # pydantic thinks that those with a default may be missing
-            one["required"] = [*one["properties"]]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_with_short_types(found)}
-
-
-def _with_short_types(node: Any) -> Any:
-    """Return a schema in which alternatives that are mere types are one list of these."""
-    match node:
-        case {"anyOf": [*options], **rest} if all(one.keys() == {"type"} for one in options):
-            return {"type": [one["type"] for one in options], **rest}
-        case dict():
-            return {key: _with_short_types(part) for key, part in node.items()}
-        case list():
-            return [*map(_with_short_types, node)]
-    return node
 
 
 def _program(result: SearchResult) -> ProgramPart:
