@@ -13,7 +13,7 @@ TESTS := OMP_WAIT_POLICY=PASSIVE OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 # a download of gigabytes is interrupted now and then, and pip goes on with it five times by default
 export PIP_RESUME_RETRIES ?= 30
 
-.PHONY: demo test quick pictures cluster lint docs libraries clean
+.PHONY: demo test quick pictures cluster lint docs libraries compat clean
 
 demo: .venv/examples
 	$(BIN)/autotune search --budget 3m $(DEMO)
@@ -53,6 +53,11 @@ bench-%: .venv/dev
 libraries: .venv/libraries
 	$(BIN)/python -m benchmarks.libraries
 
+# the oldest, a middle and the newest torch of PyPI, each in an environment of 5.5 GB that is removed
+# again: writes the table in docs/start/install.md; half an hour
+compat: .venv/dev
+	$(BIN)/python -m tests.compat
+
 clean:
 	rm -rf .venv .autotune .mypy_cache .pytest_cache .ruff_cache build dist site
 
@@ -62,18 +67,18 @@ clean:
 	touch $@
 
 .venv/examples: .venv/pip pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable ".[examples]"
+	$(BIN)/python -m pip install --quiet --editable ".[examples]" torchvision
 	touch $@
 
 .venv/cluster: .venv/dev pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable ".[dev,postgres,grpc,ray]" \
+	$(BIN)/python -m pip install --quiet --editable ".[dev,postgres,grpc,ray]" torchvision \
 		kubernetes-validate kubeflow-trainer-api
 	touch $@
 
 .venv/libraries: .venv/pip pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable ".[libraries]"
+	$(BIN)/python -m pip install --quiet --editable ".[libraries]" torchvision
 	touch $@
 
 .venv/dev: .venv/pip pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --editable ".[dev]" torchvision
 	touch $@

@@ -38,8 +38,11 @@ def apply(path: str | Path, *, allow_env: Collection[str] = (), larger_batch: bo
     Raises:
         FileFormatError: The file cannot be read or has faults; the message names the lines.
         UsageError: The file sets such variables and they are not allowed, or it needs several
-            ranks, which only ``autotune run`` can start.
+            ranks, which only ``autotune run`` can start, or this environment's torch is too old.
     """
+    from autotune.program.environment import require_torch
+
+    require_torch()
     # Imports torch, which the parent process of a search must not do.
     from autotune.inside.train import apply as apply_inside
 

@@ -26,6 +26,7 @@ from autotune.files.scratch import Scratch, short_place
 from autotune.knobs.space.space import ResolvedSpace, SearchSpace
 from autotune.machine import hardware
 from autotune.program.config import Config
+from autotune.program.environment import require_torch
 from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.line import read as read_line
 from autotune.program.line import words_of
@@ -91,7 +92,7 @@ def search(request: SearchRequest) -> SearchResult:
         The result. Its ``best`` is the baseline if no gain was confirmed.
 
     Raises:
-        UsageError: An argument is wrong.
+        UsageError: An argument is wrong, or autotune cannot tune this environment's torch.
         ProgramError: The program fails by itself, or does not make a step.
         BudgetError: The budget ends before the baseline is measured.
         RecordError: The record of the search cannot be written.
@@ -169,8 +170,10 @@ def resume(
             machine has changed.
         RecordError: Its record cannot be read or written.
         Terminated: SIGTERM or SIGHUP has ended the search, as in ``search()``.
-        UsageError: The record lets trials do what was not said here.
+        UsageError: The record lets trials do what was not said here, or autotune cannot tune this
+            environment's torch.
     """
+    require_torch()
     run = search_dir.find(run_name)
     study = run.load_study()
     place, events = _output(output, force=force), events or Logged()
@@ -267,8 +270,10 @@ def _program(request: SearchRequest, events: Events) -> Program | FunctionType:
     """Return the program, or the function that ``_begin()`` makes one of.
 
     Raises:
-        UsageError: Not exactly one of *program* and *command* was given, or it is not a program.
+        UsageError: Not exactly one of *program* and *command* was given, or it is not a program, or
+            autotune cannot tune this environment's torch.
     """
+    require_torch()
     program = request.program
     if (program is None) == (request.command is None):
         raise UsageError('Give a program or a command: search("train.py"), or search(command=[…]).')

@@ -526,7 +526,11 @@ def pins_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     ``torch.utils.data._utils.pin_memory.pin_memory`` calls it for the tensors of a batch, or the
     ``pin_memory()`` that a batch of another type has.
     """
-    monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
+
+    def pinned(tensor: torch.Tensor, _device: object = None) -> torch.Tensor:
+        return tensor.clone()
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pinned)
     assert pinning.pin_memory(torch.ones(1)).item() == 1
 
 
@@ -747,6 +751,8 @@ ACCELERATOR = {
     "current_stream": lambda _: nullcontext(),
     "device_index": lambda _: nullcontext(),
 }
+# Before torch 2.9 they ask torch.cuda, and take the format of CUDA (torch.amp.autocast)
+CUDA = ("current_stream", "device", "stream")
 
 
 class Replica(nn.Module):
@@ -779,10 +785,17 @@ class Replicated(nn.DataParallel[nn.Module]):
 
     def parallel_apply(self, replicas: Any, inputs: Any, kwargs: Any) -> list[Any]:
         asks = torch.is_autocast_enabled  # of CUDA, unless a device is named
+        autocast = torch.amp.autocast
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(torch, "is_autocast_enabled", lambda device="cpu": asks(device))
+            if not hasattr(torch.accelerator, "device_index"):
+                for name in CUDA:
+                    patch.setattr(torch.cuda, name, lambda _: nullcontext())
+                patch.setattr(
+                    torch.amp, "autocast", lambda _, enabled: autocast("cpu", enabled=enabled)
+                )
             for name, answer in ACCELERATOR.items():
-                patch.setattr(torch.accelerator, name, answer)
+                patch.setattr(torch.accelerator, name, answer, raising=False)
             return super().parallel_apply(replicas, inputs, kwargs)
 
     def gather(self, outputs: Any, output_device: Any) -> Any:

@@ -254,6 +254,41 @@ def _numbers(value: ast.expr) -> list[float]:
     return [number for number in numbers if number not in {0, 1}]
 
 
+def private_names() -> dict[str, list[str]]:
+    """Return the private names of torch and other packages that the code uses, with its modules.
+
+    They may go with any release; ``make compat`` shows with which torch all of them are there.
+    """
+    ours, used = set[str](), defaultdict[str, set[str]](set)
+    for module in modules():
+        for node in ast.walk(tree_of(module)):
+            match node:
+                case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                    ours.add(name)
+                case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                    ours.add(name)
+                case ast.Attribute(attr=name):
+                    used[name].add(module)
+                case ast.Call(
+                    func=ast.Name("getattr" | "hasattr" | "setattr")
+                    | ast.Attribute(attr="replace" | "wrap"),
+                    args=[_, ast.Constant(str(name)), *_],
+                ):
+                    used[name].add(module)
+        for source, name in imported_by(module):
+            if source.split(".")[0] not in {"autotune", "__future__"}:
+                used[name if _is_private(name) else source].add(module)
+    return {
+        name: sorted(used[name])
+        for name in sorted(used)
+        if any(map(_is_private, name.split("."))) and name not in ours
+    }
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
 def lonely_modules() -> list[str]:
     """Return small modules with a single importer, entry points and families' members left out."""
     importers = Counter(target for targets in imports().values() for target in targets)
@@ -356,6 +391,9 @@ def main() -> None:
         for name, figure in found.items():
             of = f" of {WEIGHTS[name]}" if name in WEIGHTS else ""
             print(f"    {name} {figure}{of}")
+    print("\nprivate names of torch and of other packages:")
+    for name, where in private_names().items():
+        print(f"    {name:32} {', '.join(where)}")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,14 @@ BREACHES: dict[str, dict[str, int]] = {
 }
 
 
+def test_private_names_of_other_packages_are_listed_and_our_own_are_not() -> None:
+    found = house.private_names()
+    assert "inside.seams.forward" in found["_call_impl"], "of torch.nn.Module"
+    assert "inside.seams.trainers" in found["_run_epoch"], "of a trainer, by its name as a string"
+    assert "inside.data.nested" in found["torch.utils._pytree"]
+    assert "_wrapped" not in found
+
+
 def test_nothing_breaks_a_law_but_what_is_listed() -> None:
     for law, found in house.breaches().items():
         listed = BREACHES.get(law, {})

@@ -50,6 +50,16 @@ def test_the_built_wheel_gives_a_working_command_with_the_shipped_spaces(tmp_pat
     assert f"default {shipped}" in said
 
 
+def test_no_requirement_makes_pip_replace_the_torch_that_is_there() -> None:
+    """Without a version it stays; a torchvision asks for one torch, and pip takes the newest."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert "torch" in project["dependencies"]
+    extras = project["optional-dependencies"]
+    named = {re.split(r"[^\w-]", one)[0] for some in extras.values() for one in some}
+    assert "wandb" in named
+    assert not named & {"torch", "torchvision", "torchaudio"}
+
+
 def test_the_core_package_needs_no_engine_of_several_machines(tmp_path: Path) -> None:
     """All modules are imported, and one machine is searched, where none of them is installed."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

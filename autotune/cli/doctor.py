@@ -41,6 +41,7 @@ def doctor(
     """
     from autotune.cli import doctor_report
     from autotune.cli.console import Talk
+    from autotune.program.environment import require_torch
 
     console = Talk(verbosity(quiet=quiet))
     with errors_told(console):
@@ -49,6 +50,7 @@ def doctor(
                 raise UsageError("--report is about this machine alone: autotune doctor --report")
             doctor_report.show_report()
             return
+        require_torch()
         subject = None
         if program:
             subject = program_typed(

@@ -70,10 +70,13 @@ def run(
     about is trained.
     """
     from autotune.machine import hardware
+    from autotune.program.environment import require_torch
     from autotune.results import bestfile
     from autotune.rig.torchrun_plan import Nodes, nodes_of, trust_note, with_ranks
 
     messages = Messages(verbosity(quiet=quiet))
+    with errors_told(messages):
+        require_torch()
     if explain:
         with errors_told(messages):
             file = bestfile.read(best, larger_batch=larger_batch)  # a faulty file is told here

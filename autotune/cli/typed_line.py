@@ -29,10 +29,13 @@ def program_typed(
     """Return the program that a command line starts, and warn about what was not taken as typed.
 
     Raises:
-        UsageError: The line starts no program of Python.
+        UsageError: The line starts no program of Python, or autotune cannot tune this environment's
+            torch.
     """
     from autotune.program import line
+    from autotune.program.environment import require_torch
 
+    require_torch()
     words = (*(("-m",) if is_module else ()), program, *(args or ()))
     found = line.read(words, ranks=ranks)
     for note in (*found.notes, *_strayed(context.command, found.program, words)):

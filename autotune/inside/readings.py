@@ -73,7 +73,7 @@ class Readings:
         recompiled = [
             m
             for m in dynamo.get_compilation_metrics()
-            if m.recompile_reason and (m.start_time_us or 0) >= self._answered_us
+            if _is_again(m) and (m.start_time_us or 0) >= self._answered_us
         ]
         now = Compilation(
             seconds=dynamo.calculate_time_spent()["total_wall_time"],
@@ -97,6 +97,14 @@ def frames_compiled() -> int:
     """
     dynamo = _dynamo_utils()
     return 0 if dynamo is None else int(dynamo.counters["frames"].get("total", 0))
+
+
+def _is_again(metrics: Any) -> bool:
+    """Return whether a compilation is of a frame that was compiled before."""
+    if hasattr(metrics, "recompile_reason"):
+        return bool(metrics.recompile_reason)
+    # torch 2.6 has the ids of the frame and of its compilation alone: 0/1
+    return not str(metrics.compile_id).endswith("/0")
 
 
 def _dynamo_utils() -> Any:

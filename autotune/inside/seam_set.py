@@ -161,7 +161,7 @@ class SeamSet:
             self.steps.accumulation.install()
         # What torch was built for, not what is there: to ask the driver for devices would fix which
         # of them the program sees, and keep processes that it forks from using any.
-        may_copy = is_measured and torch.accelerator.current_accelerator() is not None
+        may_copy = is_measured and torch.backends.cuda.is_built()
         if self.model.transfer.is_needed or may_copy:
             self.model.transfer.install()
         if is_measured or self.model.autocast.is_needed:

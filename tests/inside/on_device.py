@@ -23,7 +23,7 @@ from autotune.inside.listener import Listener
 from autotune.inside.readings import Readings
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.seams.parts import Part, PartsClock, PartsSeam
-from autotune.inside.seams.torch_settings import SDPA_BACKENDS, SWITCHES
+from autotune.inside.seams.torch_settings import HAS_NEWER_NAMES, SDPA_BACKENDS, SWITCHES
 from autotune.inside.steering import Steering
 from autotune.inside.turns import Edges
 from autotune.knobs.torch_flags import Attention
@@ -98,13 +98,14 @@ def facts(device: str) -> Finding:
 
 def products_round(device: str) -> Finding:
     """TF32 comes and goes, whatever names of torch's the program itself has used."""
-    matmul = torch.backends.cuda.matmul
-    sets: Mapping[str, Callable[[], object]] = {
+    matmul, newer = torch.backends.cuda.matmul, "fp32_precision" if HAS_NEWER_NAMES else ""
+    sets: dict[str, Callable[[], object]] = {
         "none": lambda: None,
         "an older name": lambda: setattr(matmul, "allow_tf32", False),
-        "a newer after an older name": lambda: setattr(matmul, "fp32_precision", "ieee"),
         "one for all": lambda: torch.set_float32_matmul_precision("highest"),
     }
+    if newer:
+        sets["a newer after an older name"] = lambda: setattr(matmul, newer, "ieee")
     a = torch.randn(512, 512, device=device)
     exact = a.double() @ a.double()
     errors: dict[str, list[float]] = {"fp32": [], "tf32": []}
@@ -116,10 +117,12 @@ def products_round(device: str) -> Finding:
             for precision in ("tf32", "fp32"):
                 seams.process.switch("tf32", precision)
                 errors[precision].append(float((a @ a - exact).norm() / exact.norm()))
-                if (matmul.fp32_precision == "tf32") != (precision == "tf32"):
+                is_tf32 = getattr(matmul, newer) == "tf32" if newer else matmul.allow_tf32
+                if is_tf32 != (precision == "tf32"):
                     wrong.append(f"{precision} after {name}")
     torch.set_float32_matmul_precision("highest")
-    matmul.fp32_precision = "none"
+    if newer:
+        setattr(matmul, newer, "none")
     rounds = device == "cuda" and torch.cuda.get_device_capability() >= (8, 0)
     fine, coarse = max(errors["fp32"]), min(errors["tf32"])
     text = f"products err by {fine:.1g} in fp32, by {coarse:.1g} in TF32; {wrong or 'none'} wrong"

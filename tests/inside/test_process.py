@@ -16,10 +16,16 @@ from torch import backends
 from torch.backends import cuda, cudnn
 from torch.nn import functional
 
-from autotune.inside.seams.torch_settings import SWITCHES, Switch, TorchSettingsSeam
+from autotune.inside.seams.torch_settings import (
+    HAS_NEWER_NAMES,
+    SWITCHES,
+    Switch,
+    TorchSettingsSeam,
+)
 from tests.watching import profile_of
 
-conv: Any = cudnn.conv  # type: ignore[attr-defined]  # torch adds it where it is imported
+# torch adds it where it is imported; before torch 2.9 there is none
+conv: Any = getattr(cudnn, "conv", None)
 
 
 @pytest.fixture
@@ -68,7 +74,7 @@ def tf32() -> Iterator[Switch]:
     torch.set_float32_matmul_precision("highest")
     cudnn.allow_tf32 = True
     of_all: tuple[Any, ...] = (backends, cudnn, cuda.matmul)
-    for module in of_all:
+    for module in of_all if HAS_NEWER_NAMES else ():
         module.fp32_precision = "none"
 
 
@@ -90,6 +96,7 @@ SETS = {
 }
 
 
+@pytest.mark.skipif(not HAS_NEWER_NAMES, reason="this torch has the older names alone")
 @pytest.mark.parametrize("sets", SETS.values(), ids=SETS.keys())
 def test_tf32_comes_and_goes_by_whatever_names_the_program_sets_it(
     sets: Sequence[Callable[[], object]], tf32: Switch
@@ -106,6 +113,22 @@ def test_tf32_comes_and_goes_by_whatever_names_the_program_sets_it(
         assert conv.fp32_precision == ("tf32" if is_tf32 else convolutions)
         lost = [was for was, now in zip(own, tf32.read(), strict=True) if now is None]
         assert not any(was is not None for was in lost)
+    tf32("bf16")
+    assert tf32.read() == own, "another format leaves it to the program"
+
+
+@pytest.mark.parametrize("is_set", [False, True])
+def test_tf32_comes_and_goes_by_the_names_that_every_torch_has(
+    tf32: Switch, *, is_set: bool
+) -> None:
+    cuda.matmul.allow_tf32 = is_set
+    own = tf32.read()
+    for precision in ("fp32", "tf32", "fp32"):
+        tf32(precision)
+        assert cuda.matmul.allow_tf32 == (precision == "tf32")
+        assert torch.get_float32_matmul_precision() == (
+            "high" if precision == "tf32" else "highest"
+        )
     tf32("bf16")
     assert tf32.read() == own, "another format leaves it to the program"
 

@@ -66,7 +66,9 @@ def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> A
                 new[key] = map_tensors(change, part)
             return new
         if isinstance(leaf, (list, tuple)):
-            return type(leaf)(map_tensors(change, part) for part in leaf)
+            parts = [map_tensors(change, part) for part in leaf]
+            # In torch 2.6 and 2.7, a class that is derived from a named tuple is a leaf
+            return type(leaf)(*parts) if hasattr(leaf, "_fields") else type(leaf)(parts)
         return leaf
 
     # A model that returns one tensor is the common case, in every step

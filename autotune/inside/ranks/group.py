@@ -17,6 +17,7 @@ import sys
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from autotune.errors import UsageError
@@ -148,7 +149,8 @@ def served_store(port: int, listener: int) -> Store:
     """Serve a store from this process at a listening socket, which the store takes over."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    return TCPStore(
+    serve = partial(
+        TCPStore,
         LOOPBACK,
         port,
         is_master=True,
@@ -156,6 +158,10 @@ def served_store(port: int, listener: int) -> Store:
         wait_for_workers=False,
         timeout=PATIENCE,
     )
+    try:
+        return serve()
+    except NotImplementedError:  # in torch 2.6 and 2.7, the older server alone takes over a socket
+        return serve(use_libuv=False)
 
 
 def _stay(store: Store, others: int, owner: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from functools import wraps
 from threading import get_ident
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -24,11 +25,30 @@ from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.listener import Listener, Root
 from autotune.inside.seams.autocast import autocast
 
-RECOMPILES = 8  # torch's default for one program (torch._dynamo.config.recompile_limit)
+# torch's default for one program: torch._dynamo.config.recompile_limit, before torch 2.7
+# cache_size_limit
+RECOMPILES = 8
 Call = Callable[..., Any]
 
 
 _UNKNOWN = Root(-1)
+
+
+def _within_a_frame(module: nn.Module) -> Call:
+    """Return what ``Module.compile()`` compiles; of torch's own classes, in a frame of ours.
+
+    torch 2.6 to 2.11 compile nothing of a model that is an ``nn.Linear`` or another class of torch,
+    because it skips frames in torch's own files; ``torch.compile(model)`` adds a frame, too.
+    """
+    call: Call = module._call_impl  # noqa: SLF001 - as Module.compile() does
+    if not type(module).__module__.startswith("torch."):
+        return call
+
+    @wraps(call)
+    def framed(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    return framed
 
 
 class _Regions(dict[int, torch.autocast]):
@@ -131,7 +151,8 @@ class ForwardSeam(Seam):
         model without compiling it. Each config gets the number that torch allows a whole program.
         """
         if self._compile_options[0] and (config := sys.modules.get("torch._dynamo.config")):
-            config.recompile_limit += RECOMPILES  # type: ignore[attr-defined]
+            limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
+            setattr(config, limit, getattr(config, limit) + RECOMPILES)
 
     @property
     def is_needed(self) -> bool:
@@ -165,7 +186,7 @@ class ForwardSeam(Seam):
             calls, chosen = self._compiled.setdefault(module, {}), self._compile_options
             mode, dynamic = chosen
             if chosen not in calls:
-                call = module._call_impl  # noqa: SLF001 - as Module.compile() does
+                call = _within_a_frame(module)
                 calls[chosen] = mode and torch.compile(call, mode=mode, dynamic=dynamic)
             # Set past __setattr__: Fabric's wrappers would give it to what they wrap as well,
             # and a wrapped model that calls its wrapper never returns.

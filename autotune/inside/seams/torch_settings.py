@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.backends import cuda, cudnn, mkldnn
-from torch.backends.cudnn import rnn
 from torch.nn import functional
 
 from autotune.inside.hubs.patches import Patches, Seam
@@ -157,6 +156,10 @@ class _Threads(Switch):
             torch.set_num_threads(self._most)
 
 
+# Before torch 2.9, fp32 has the older names alone
+HAS_NEWER_NAMES = hasattr(mkldnn, "matmul")
+
+
 def matmul_precision(device: str) -> str:
     """Return the precision of fp32 matrix products: ``highest``, ``high`` or ``medium``.
 
@@ -164,12 +167,22 @@ def matmul_precision(device: str) -> str:
     of this setting, such as ``set_float32_matmul_precision("medium")`` and then
     ``cuda.matmul.allow_tf32 = True``. The setting of the device is read instead.
     """
+    if not HAS_NEWER_NAMES:
+        return torch.get_float32_matmul_precision()
     name = (cuda if device == "cuda" else mkldnn).matmul.fp32_precision
     return {"bf16": "medium", "tf32": "high"}.get(name, "highest")
 
 
 def _attribute(owner: Any, name: str) -> Name:
     return partial(getattr, owner, name), partial(setattr, owner, name)
+
+
+def _newer_name(
+    backend: Any, operators: str, values: Mapping[str, Any]
+) -> Mapping[Name, Mapping[str, Any]]:
+    if not HAS_NEWER_NAMES:
+        return {}
+    return {_attribute(getattr(backend, operators), "fp32_precision"): values}
 
 
 # The names by which torch keeps whether CUDA may compute fp32 in TF32, with their values by that of
@@ -181,10 +194,10 @@ TF32_NAMES: Mapping[Name, Mapping[str, Any]] = {
         "fp32": "highest",
         "tf32": "high",
     },
-    _attribute(cuda.matmul, "fp32_precision"): {"fp32": "ieee", "tf32": "tf32"},
+    **_newer_name(cuda, "matmul", {"fp32": "ieee", "tf32": "tf32"}),
     _attribute(cudnn, "allow_tf32"): {"tf32": True},
-    _attribute(cudnn.conv, "fp32_precision"): {"tf32": "tf32"},  # type: ignore[attr-defined]
-    _attribute(rnn, "fp32_precision"): {"tf32": "tf32"},
+    **_newer_name(cudnn, "conv", {"tf32": "tf32"}),
+    **_newer_name(cudnn, "rnn", {"tf32": "tf32"}),
 }
 
 

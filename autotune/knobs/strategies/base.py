@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from autotune.knobs.base import Here
@@ -114,12 +115,15 @@ class RankStrategy(Strategy):
         from torch.nn.parallel import DistributedDataParallel
 
         options = site.options
+        # The ranks' models were made equal before the first step; torch 2.6 does it again
+        takes_init_sync = "init_sync" in signature(DistributedDataParallel).parameters
+        init_sync: dict[str, Any] = {"init_sync": False} if takes_init_sync else {}
         if options.get("sync_batchnorm"):
             module = nn.SyncBatchNorm.convert_sync_batchnorm(module)
         bucket_cap_mb = options.get("ddp_bucket_cap_mb")
         return DistributedDataParallel(
             module,
-            init_sync=False,  # the ranks' models were made equal before the first step
+            **init_sync,
             bucket_cap_mb=None if bucket_cap_mb is None else int(bucket_cap_mb),
             gradient_as_bucket_view=bool(options.get("ddp_gradient_as_bucket_view", False)),
             static_graph=bool(options.get("ddp_static_graph", False)),

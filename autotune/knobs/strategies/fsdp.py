@@ -15,10 +15,14 @@ from typing import TYPE_CHECKING, Any
 from autotune.knobs.base import Here
 from autotune.knobs.strategies.base import RankStrategy, Site
 from autotune.program.config import Config
+from autotune.program.environment import release_of
 
 if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
+
+# In torch 2.6, torch.cpu.Stream lacks the record_event() that fully_shard calls
+OLDEST_ON_CPU = "2.7"
 
 
 class Fsdp(RankStrategy):
@@ -38,6 +42,9 @@ class Fsdp(RankStrategy):
     def refusal(self, here: Here) -> str | None:
         if here.profile.model.channels_last:
             return "the program lays weights out as channels_last, which fsdp cannot shard"
+        torch = here.hardware.versions.get("torch", OLDEST_ON_CPU)
+        if here.profile.device == "cpu" and release_of(torch) < release_of(OLDEST_ON_CPU):
+            return f"fsdp on the CPU needs torch {OLDEST_ON_CPU} or later, and this is {torch}"
         return super().refusal(here)
 
     def conflict(self, config: Config) -> str | None:

@@ -12,8 +12,14 @@ from torch.distributed.tensor import DTensor
 
 from autotune.inside.seams.checkpoint import blocks_of
 from autotune.knobs.strategies import STRATEGIES, Site
-from autotune.knobs.strategies.fsdp import Fsdp
+from autotune.knobs.strategies.fsdp import OLDEST_ON_CPU, Fsdp
 from autotune.program.config import KnobValue
+from autotune.program.environment import release_of
+
+needs_fsdp_on_cpu = pytest.mark.skipif(
+    release_of(torch.__version__) < release_of(OLDEST_ON_CPU),
+    reason="this torch has no FSDP on the CPU",
+)
 
 
 class Block(nn.Module):
@@ -90,12 +96,14 @@ def ends_with(*, shards: bool, clears_late: bool = False, reshards: bool = True)
     return [float(value.double().sum()) for value in model.state_dict().values()]
 
 
+@needs_fsdp_on_cpu
 def test_gradients_are_cleared_and_weights_are_new_wherever_a_program_does_so_under_fsdp() -> None:
     for clears_late, reshards in ((False, True), (True, True), (False, False)):
         own = ends_with(shards=False, clears_late=clears_late)
         assert ends_with(shards=True, clears_late=clears_late, reshards=reshards) == own
 
 
+@needs_fsdp_on_cpu
 def test_options_of_fsdp_reach_it() -> None:
     def blocks(**options: KnobValue) -> Any:
         model = nn.Sequential(*(Block() for _ in range(3)))
