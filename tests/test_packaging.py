@@ -30,7 +30,12 @@ def test_the_built_wheel_gives_a_working_command_with_the_shipped_spaces(tmp_pat
     shipped = ["cpu", "default", "devices", "full", "memory", "quick"]
     assert sorted(Path(n).stem for n in spaces) == shipped
     assert not [n for n in names if n.startswith(("tests", "examples", "benchmarks"))]
-    for data in ("cli/SKILL.md", "report/templates/page.css", "exports/templates/hf.yaml"):
+    for data in (
+        "cli/SKILL.md",
+        "report/templates/page.css",
+        "exports/templates/hf.yaml",
+        "results/schema/doctor-1.json",
+    ):
         assert f"autotune/{data}" in " ".join(names), data
     home = tmp_path / "env"
     venv.create(home, with_pip=False)

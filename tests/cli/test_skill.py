@@ -31,6 +31,7 @@ from autotune.tuning.events import Events
 from autotune.tuning.examine import examine
 from autotune.tuning.reach import reach
 from benchmarks.answer import read
+from tests.docs.pages import ROOT
 from tests.exports.stored import stored
 from tests.made import HARDWARE, PROGRAM, make_profile
 from tests.scripted import Script, ScriptedMachine, begin
@@ -103,6 +104,9 @@ def test_each_command_line_in_it_parses() -> None:
     blocks = re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL)
     lines = [line.strip().removeprefix("$ ") for b in blocks for line in b.strip().splitlines()]
     assert len(lines) >= 15
+    llms = (ROOT / "llms.txt").read_text(encoding="utf-8")
+    lines += re.findall(r"^- `(autotune .*?)`", llms, re.MULTILINE)
+    assert len(lines) >= 20
     for line in lines:
         _, name, *arguments = shlex.split(line, comments=True)
         GROUP.commands[name].make_context(name, arguments, resilient_parsing=False)

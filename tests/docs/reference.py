@@ -1,16 +1,18 @@
-"""Writes what the pages of docs/reference/ list: ``python -m tests.docs.reference``.
+"""Writes what the pages of docs/reference/ list, and llms.txt: ``python -m tests.docs.reference``.
 
-The pages are committed, so that they can be read without building the site. ``test_site.py``
-compares them with what this makes of commands, settings, ``SearchRequest`` and the instructions for
-agents.
+They are committed, so that they can be read without building the site. ``test_site.py`` compares
+them with what this makes of commands, settings, ``SearchRequest``, the instructions for agents and
+the other pages.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
 import typer
+import yaml
 
 from autotune.cli.app import app
 from autotune.cli.exit_status import ExitStatus
@@ -24,6 +26,10 @@ ARGUMENTS = "| argument | meaning |\n|---|---|\n"
 KEYS = "## Keys\n"
 NEXT = "\n\n## "  # a section of a page begins
 SKILL = ROOT / "autotune" / "cli" / "SKILL.md"
+FOR_AGENTS = "## For agents\n"
+OPTIONAL = {"Contribute": "Optional"}  # sections that an agent may leave out
+PRINTED_BY = {"comparison": "compare --json", "doctor": "doctor --json", "result": "search --json"}
+ENOUGH = 70  # characters that say what a page is about
 STATUSES = "| status | meaning |\n|---|---|\n"
 OPTIONS = "| option | meaning |\n|---|---|\n"
 COMMANDS = """\
@@ -81,12 +87,43 @@ def keys(page: str) -> str:
     return f"{before}{mark}{told.partition(NEXT)[0]}\n"
 
 
+def llms(page: str) -> str:
+    """Return llms.txt with the links to the skill, the schemas and the pages of the guide.
+
+    It is Markdown in the format of llmstxt.org: a title, a summary, what to know, and lists of
+    links; those below "Optional" are left out by a reader with little room.
+    """
+    before, mark, _ = page.partition(FOR_AGENTS)
+    assert mark
+    text = f"{before}{mark}\n- [Skill]({SKILL.relative_to(ROOT)}): What `autotune skill` prints.\n"
+    for schema in sorted((ROOT / "autotune" / "results" / "schema").iterdir()):
+        said = f"JSON Schema of what `autotune {PRINTED_BY[schema.stem.partition('-')[0]]}` prints."
+        text += f"- [{schema.name}]({schema.relative_to(ROOT)}): {said}\n"
+    _, *parts = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    for part in parts:
+        sections = part if isinstance(part, dict) else {"": [part]}
+        for section, names in sections.items():
+            text += f"\n## {OPTIONAL.get(section, section)}\n\n" if section else ""
+            text += "".join(map(_answer, names))
+    return text
+
+
 PAGES: dict[Path, Callable[[str], str]] = {
     FOLDER / "commands.md": commands,
     FOLDER / "settings.md": settings,
     FOLDER / "api.md": api,
     FOLDER / "json.md": keys,
+    ROOT / "llms.txt": llms,
 }
+
+
+def _answer(name: str) -> str:
+    """Return a link to a page of the guide with its first sentences, which are its answer."""
+    title, answer, *_ = (ROOT / "docs" / name).read_text(encoding="utf-8").split("\n\n")
+    said, *more = re.split(r"(?<=\.)\s", " ".join(answer.split()))
+    while more and len(said) < ENOUGH:
+        said += f" {more.pop(0)}"
+    return f"- [{title.removeprefix('# ')}](docs/{name}): {said}\n"
 
 
 def _table(head: str, rows: Iterable[str]) -> str:

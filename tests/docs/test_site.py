@@ -176,6 +176,8 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     pages = {path.stem for path in tmp_path.glob("**/*.html")}
     assert {path.stem for path in PAGES} - {"README"} <= pages
+    for target in LINK.findall((tmp_path / "llms.txt").read_text(encoding="utf-8")):
+        assert (tmp_path / target).is_file(), target
     for page in tmp_path.glob("**/*.html"):
         loaded = re.findall(r'(?:src|href)="(https?://[^"]+)"', page.read_text(encoding="utf-8"))
         assert not [url for url in loaded if "mkdocs" not in url], page
