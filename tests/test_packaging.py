@@ -1,4 +1,6 @@
+import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.cli.exit_status import ExitStatus
 from tests import house
 
 ROOT = Path(__file__).parent.parent
@@ -63,6 +66,33 @@ def test_no_requirement_makes_pip_replace_the_torch_that_is_there() -> None:
     named = {re.split(r"[^\w-]", one)[0] for some in extras.values() for one in some}
     assert "wandb" in named
     assert not named & {"torch", "torchvision", "torchaudio"}
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_distribution_that_replaced_files_of_the_package_is_told(
+    tmp_path: Path,
+    stays: bool,
+) -> None:
+    """As `autotune` of PyPI does, which has the same import; pip removes them with it."""
+    here = tmp_path / "autotune"
+    shutil.copytree(ROOT / "autotune", here, ignore=shutil.ignore_patterns("__pycache__"))
+    (here / "__init__.py").unlink()
+    if stays:
+        (here / "__init__.py").write_text("def main(): ...")
+        about = tmp_path / "stranger-0.1.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 0.1\n")
+        (about / "top_level.txt").write_text("autotune\n")
+    paths = os.pathsep.join([str(tmp_path), sysconfig.get_paths()["purelib"]])
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "autotune", "--version"],  # no .pth, which adds the real one
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == ExitStatus.REFUSED, done.stderr
+    said = "the same name, autotune: stranger. One" if stays else "Files of autotune are missing"
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_the_core_package_needs_no_engine_of_several_machines(tmp_path: Path) -> None:
