@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from autotune import __version__
 from autotune.cli.exit_status import ExitStatus
-from tests import house
+from tests import dist, house
 
 ROOT = Path(__file__).parent.parent
 # What several machines share a search by, as packages and as modules
@@ -24,22 +25,13 @@ ENGINE_MODULES = ("psycopg", "grpc", "google.protobuf", "ray", "kubernetes")
 def test_the_built_wheel_gives_a_working_command_with_the_shipped_spaces(tmp_path: Path) -> None:
     """The wheel is installed alone; what it depends on comes from the environment of the tests."""
     subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, ROOT],
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, ROOT],
         check=True, capture_output=True,
     )  # fmt: skip
     (wheel,) = tmp_path.glob("autotune_torch-*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
-    spaces = [n for n in names if n.startswith("autotune/search_spaces/")]
+    (sdist,) = tmp_path.glob("autotune_torch-*.tar.gz")
+    assert not list(dist.faults(wheel, sdist))
     shipped = ["cpu", "default", "devices", "full", "memory", "quick"]
-    assert sorted(Path(n).stem for n in spaces) == shipped
-    assert not [n for n in names if n.startswith(("tests", "examples", "benchmarks"))]
-    for data in (
-        "cli/SKILL.md",
-        "report/templates/page.css",
-        "exports/templates/hf.yaml",
-        "results/schema/doctor-1.json",
-    ):
-        assert f"autotune/{data}" in " ".join(names), data
     home = tmp_path / "env"
     venv.create(home, with_pip=False)
     site = next(home.glob("lib/python*/site-packages"))
@@ -56,6 +48,14 @@ def test_the_built_wheel_gives_a_working_command_with_the_shipped_spaces(tmp_pat
     ).stdout  # fmt: skip
     assert str(site) in said
     assert f"default {shipped}" in said
+
+
+def test_a_release_needs_a_tag_of_its_version_and_its_changes() -> None:
+    """`make dist TAG=v0.1.0` checks that, where the workflow of releases types it."""
+    assert not list(dist.faults_of_version())
+    changes = f"# Changelog\n\n## {__version__} (2026-12-01)\n"
+    assert not list(dist.faults_of_tag(f"v{__version__}", changes))
+    assert len(list(dist.faults_of_tag("v99.0", "# Changelog\n"))) == 2
 
 
 def test_no_requirement_makes_pip_replace_the_torch_that_is_there() -> None:
