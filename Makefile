@@ -13,7 +13,7 @@ TESTS := OMP_WAIT_POLICY=PASSIVE OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 # a download of gigabytes is interrupted now and then, and pip goes on with it five times by default
 export PIP_RESUME_RETRIES ?= 30
 
-.PHONY: demo test quick pictures cluster lint docs libraries compat clean
+.PHONY: demo test quick pictures cluster lint docs libraries compat nightly dist clean
 
 demo: .venv/examples
 	$(BIN)/autotune search --budget 3m $(DEMO)
@@ -54,9 +54,19 @@ libraries: .venv/libraries
 	$(BIN)/python -m benchmarks.libraries
 
 # the oldest, a middle and the newest torch of PyPI, each in an environment of 5.5 GB that is removed
-# again: writes the table in docs/start/install.md; half an hour
+# again: writes the table in docs/start/install.md; half an hour. TORCH="2.6 newest" names releases
 compat: .venv/dev
-	$(BIN)/python -m tests.compat
+	$(BIN)/python -m tests.compat $(TORCH)
+
+# the quick suite on the nightly build of torch, which stays in .venv; clean first and afterwards
+nightly: .venv/dev
+	$(BIN)/python -m pip install --quiet --pre --upgrade torch torchvision \
+		--index-url https://download.pytorch.org/whl/nightly/cpu
+	$(TESTS) -m "not slow"
+
+# the wheel and the sdist in dist/, checked; TAG=v0.1.0 says which version they must have
+dist: .venv/dev
+	$(BIN)/python -m tests.dist $(TAG)
 
 clean:
 	rm -rf .venv .autotune .mypy_cache .pytest_cache .ruff_cache build dist site

@@ -1,4 +1,4 @@
-"""With which torch autotune works: ``make compat``, or ``python -m tests.compat 2.6 2.10``.
+"""With which torch autotune works: ``make compat``, or ``make compat TORCH='2.6 newest'``.
 
 Each release gets an environment of its own in a temporary folder, with PyPI's ordinary wheels,
 which is removed before the next one is made (5.5 GB). In it, autotune is installed beside that
@@ -136,9 +136,18 @@ def with_row(page: str, row: Row) -> str:
 
 
 def main(releases: Sequence[str]) -> int:
-    """Try each release and write its row; the status is the number of those that fail."""
+    """Try each release and write its row; the status is the number of those that fail.
+
+    ``oldest``, ``middle`` and ``newest`` are releases, too; without any, all three are tried.
+    """
     failed = 0
-    for release in releases or chosen():
+    names = ("oldest", "middle", "newest")
+    three = (
+        {}
+        if releases and not set(releases) & set(names)
+        else dict(zip(names, chosen(), strict=True))
+    )
+    for release in [three.get(one, one) for one in releases or names]:
         print(f"torch {release or 'of pip'} …", flush=True)
         try:
             row = passed(release)

@@ -20,6 +20,7 @@ from autotune.cli.command_line import Command, Group
 from autotune.cli.exit_status import ExitStatus
 from autotune.cli.messages import outlive_readers
 from autotune.cli.options import PROGRAM_LAST, with_declared_options
+from autotune.program.environment import clash_of_names
 
 app = typer.Typer(
     cls=Group,
@@ -62,7 +63,7 @@ def _without_a_command(
 
 
 def main() -> None:
-    """Run the command line; the entry point of the command ``autotune``.
+    """Run the command line.
 
     Python would end with 1 after a defect, which is what a gate says of a slowdown.
     """
@@ -73,5 +74,6 @@ def main() -> None:
         status = ExitStatus.INTERRUPTED
         if not isinstance(error.__cause__, KeyboardInterrupt):  # click's way, in some versions
             traceback.print_exc()
+            sys.stderr.write(clash_of_names())  # it may be why
             status = ExitStatus.DEFECT
     sys.exit(status)

@@ -41,10 +41,12 @@ def doctor(
     """
     from autotune.cli import doctor_report
     from autotune.cli.console import Talk
-    from autotune.program.environment import require_torch
+    from autotune.program.environment import clash_of_names, require_torch
 
     console = Talk(verbosity(quiet=quiet))
     with errors_told(console):
+        if clash := clash_of_names():
+            console.warn(clash)
         if report:
             if program or as_json:
                 raise UsageError("--report is about this machine alone: autotune doctor --report")

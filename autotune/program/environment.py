@@ -15,6 +15,7 @@ from pathlib import Path
 from autotune.errors import UsageError
 from autotune.program.line.elsewhere import INSTALL
 
+DISTRIBUTION = "autotune-torch"  # as pip calls what installs this package
 # The oldest that passes `make compat`, whose table is in docs/start/install.md
 OLDEST_TORCH = "2.6"
 # What pipx and uv leave in the environments that they make for one tool
@@ -54,6 +55,29 @@ def require_torch() -> None:
             "autotune runs in an environment that was made for it alone, as by pipx or uvx: "
             f"{prefix}. Its torch is not the one that your script trains with. {WHERE}"
         )
+
+
+def clash_of_names() -> str:
+    """Return a sentence on another distribution that installs a package ``autotune``, or has.
+
+    It is empty if there is none. It reads what every installed distribution says of itself, which
+    takes 0.3 s where there are 150: it is for errors and for the doctor.
+    """
+    owners = set(metadata.packages_distributions().get("autotune", ())) - {DISTRIBUTION}
+    again = f"'python {INSTALL} --force-reinstall --no-deps' in a clone of autotune"
+    if owners:
+        names = " ".join(sorted(owners))
+        return (
+            f"Another distribution installs files of the same name, autotune: {names}. One "
+            f"replaces files of the other. Type 'python -m pip uninstall {names}', and then "
+            f"{again}."
+        )
+    if getattr(sys.modules["autotune"], "__file__", None) is None:
+        return (
+            "Files of autotune are missing, as after the removal of another distribution with "
+            f"files of the same name. Type {again}."
+        )
+    return ""
 
 
 def release_of(version: str) -> tuple[int, ...]:

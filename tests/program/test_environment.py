@@ -115,3 +115,13 @@ def test_an_environment_that_was_made_for_autotune_alone_is_refused(
         require_torch()
     with_torch(monkeypatch, "2.10.0")  # that of the environment which this one extends
     require_torch()
+
+
+def test_the_doctor_names_another_distribution_with_the_same_import(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    owners = {"autotune": ["autotune-torch", "autotune"]}
+    monkeypatch.setattr(metadata, "packages_distributions", lambda: owners)
+    said = CliRunner().invoke(app, ["doctor"]).stderr
+    assert "of the same name, autotune: autotune. One replaces" in " ".join(said.split())
+    assert "python -m pip uninstall autotune'" in " ".join(said.split())
