@@ -193,7 +193,7 @@ def test_a_config_with_fewer_steps_is_judged_in_these_alone() -> None:
 def test_a_program_that_differs_from_itself_is_not_compared() -> None:
     found = compare(WRITTEN, [trace(2 * MOST_NOISE)], trace(factor=1.01))
     assert found.sameness is Sameness.UNKNOWN
-    assert "rounding alone moves this training by 0.002 at step 1" in str(found)
+    assert "rounded otherwise, it differs by 0.002 at step 1" in str(found)
     few = TrainingTrace(WRITTEN.steps[:3], EPS)
     assert "too few to tell" in str(compare(few, [few], few))
     assert "it made 9 steps of 36" in str(compare(WRITTEN, [SHAKEN], shortened(9)))

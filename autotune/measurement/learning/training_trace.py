@@ -233,7 +233,7 @@ def _unclear(
     if not any(trace.shaken for trace in shaken):
         return NOT_SHAKEN
     if clear < LEAST_STEPS:
-        return f"rounding alone moves this training by {noise[clear]:.1g} at step {clear + 1}"
+        return f"rounded otherwise, it differs by {noise[clear]:.1g} at step {clear + 1}"
     # Workers that stay show what they do to the samples when the second epoch begins. Where a model
     # makes the samples, they differ by rounding alone, and the losses tell.
     told = _epochs(written.steps[: max(drawn, clear)])
