@@ -12,7 +12,7 @@ BREACHES: dict[str, dict[str, int]] = {
         "SearchResult": 32,
     },
     "at most 14 modules that import each other in a row": {"modules": 26},
-    "at most 3 tuned constants per 1,000 code lines": {"constants": 443},
+    "at most 3 tuned constants per 1,000 code lines": {"constants": 444},
     "lines per room": {
         "cli": 3885,
         "face": 732,
@@ -24,7 +24,7 @@ BREACHES: dict[str, dict[str, int]] = {
         "results": 6206,
         "rig": 4316,
         "sharing": 3051,
-        "tuning": 8747,
+        "tuning": 8754,
     },
 }
 

@@ -19,6 +19,7 @@ import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import fmean, median
 from typing import NamedTuple
 
@@ -305,36 +306,34 @@ def prove(
 ) -> Confirmation | Failure:
     """Run fresh processes until the claim is sure, has become unlikely, or time is up.
 
-    Their number is planned before, from the time, so that looking costs nothing. For a gate, they
-    are as many as fit, until its verdict is sure.
+    Their number follows from the time alone, so that looking costs nothing: as many as fit by what
+    those before took, up to a few. For a gate, as many as fit, until its verdict is sure.
 
     Returns:
         A failure if the winner's process failed: a config that fails in a fresh process is not
         recommended, however fast it was. Or if something else ended the first process.
     """
-    processes = [*earlier]
+    processes, seen_s = [*earlier], list[float]()
     least, most = least_processes(apart=match.is_apart), max(PROCESSES)
-    each_s = takes.until_turns_s + takes.turns_s
+    besides_s, turns_s = takes.until_turns_s, takes.turns_s
     if match.is_apart:
-        most, each_s = max(PAIRS), 2 * (takes.until_turns_s + ALONE_S)
+        most, besides_s, turns_s = max(PAIRS), 2 * (takes.until_turns_s + ALONE_S), 0.0
+    if gate is not None:
+        most = sys.maxsize
     fresh, repeats = fresh_of(processes), False
-    planned = max(least, fresh + int(time_left_s(fresh) / each_s))
-    planned = min(most, planned) if gate is None else sys.maxsize
     _see_page_faults(match, starts_as_written=fresh % 2 == 0)
-    while fresh < planned:
+    while fresh < most:
         confirmation = match.read(processes)
         left_s = time_left_s(fresh)
         if _is_over(match, gate, confirmation):
             break
-        if left_s < (each_s / 2 if fresh < least else each_s):
+        if left_s < (besides_s + turns_s) / (1 if fresh >= least else 2):
             break
-        share_s = min(MOST_TURNS_S, left_s / (planned - fresh) - takes.until_turns_s)
+        more = max(least - fresh, min(most - fresh, int(left_s / (besides_s + turns_s))))
+        its_turns_s = max(turns_s, min(MOST_TURNS_S, left_s / more - besides_s))
         began_s, starts_as_written = match.rigs.clock(), fresh % 2 == 0
-        if match.is_apart:
-            found = _apart(match, starts_as_written=starts_as_written)
-        else:
-            its_turns_s = max(takes.turns_s, share_s)
-            found = _together(match, its_turns_s, starts_as_written=starts_as_written)
+        measure = _apart if match.is_apart else partial(_together, turns_s=its_turns_s)
+        found = measure(match, starts_as_written=starts_as_written)
         if isinstance(found, Failure) and is_of_device(found.ending) and not repeats:
             repeats = True
             continue
@@ -345,8 +344,8 @@ def prove(
         cost_s = match.rigs.clock() - began_s
         processes.append(replace(found, cost_s=cost_s, announcement=match.announcement))
         keep(processes[-1])
-        fresh += 1
-        each_s = each_s if gate is None else fmean(one.cost_s for one in processes)
+        seen_s.append(cost_s - (0.0 if match.is_apart else its_turns_s))
+        besides_s, fresh = fmean(seen_s), fresh + 1
     final = match.read(processes)
     if final is None:
         ending = Ending(Outcome.OUT_OF_TIME, "there was no time for a fresh process")
@@ -371,7 +370,7 @@ def _see_page_faults(match: Match, *, starts_as_written: bool) -> None:
             live.stay(second, match.should_stop, WARM_UP_S)
 
 
-def _together(match: Match, turns_s: float, *, starts_as_written: bool) -> ClaimProcess | Failure:
+def _together(match: Match, *, turns_s: float, starts_as_written: bool) -> ClaimProcess | Failure:
     rounds: list[Pair] = []
     alone: Measurement | None = None
     order = (False, True) if starts_as_written else (True, False)

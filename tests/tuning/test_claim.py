@@ -20,7 +20,7 @@ from autotune.tuning.claim import LEAST_ROUNDS, MOST_TOLD, told
 from autotune.tuning.events import Phase
 from autotune.tuning.plan import PAIRS, PROCESSES
 from tests.made import make_profile
-from tests.scripted import CRASH, Question, Script, Searched, begin
+from tests.scripted import CRASH, Question, Script, Searched, VirtualClock, begin
 from tests.tuning.watched import (
     TWO,
     TWO_FASTER,
@@ -85,6 +85,23 @@ def test_a_longer_budget_holds_up_to_four_as_long_as_it_is_not_sure(tmp_path: Pa
         ]
     assert max(counts[1.06]) == max(PROCESSES), counts
     assert set(counts[1.5]) == {2}
+
+
+def test_where_starts_take_longer_than_planned_turns_fill_the_time(tmp_path: Path) -> None:
+    for late_s in (2.0, 3.0, 4.0):
+        heard, clocks = Heard(), list[VirtualClock]()
+
+        def delay(
+            question: Question, late_s: float = late_s, clocks: list[VirtualClock] = clocks
+        ) -> None:
+            clocks[0].now_s += late_s * (question.kind == "open")
+
+        script = replace(UNSURE, noise=0.3, ends=in_phase(heard, "claim", delay))
+        search = begin(tmp_path / f"{late_s}", script, ONE)
+        clocks.append(search.machine.clock)
+        result = search.go_on(90.0, heard)
+        assert len(fresh(result)) == 2
+        assert result.seconds > 85.0
 
 
 def test_turns_after_the_choice_count_but_are_no_fresh_process(tmp_path: Path) -> None:
