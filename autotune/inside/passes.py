@@ -165,7 +165,8 @@ class TrainedEpochs:
     Attributes:
         last: The pass that handed out the last batch with gradients; None before the first.
         count: Number of epochs in which a step was made.
-        thread: That in which the last step was made; None before the first.
+        thread: That in which the last step was made; before the first, in which a model was called
+            with gradients; None before that.
     """
 
     def __init__(
@@ -187,6 +188,14 @@ class TrainedEpochs:
     def last_trains(self) -> bool:
         """Whether the loader that handed out the last batch with gradients has trained."""
         return self.last is not None and self._keys[self.last][0] in self._trained
+
+    def forwarded(self) -> None:
+        """Note that a model was called with gradients, which tells the thread before a step does.
+
+        A reader that is as far ahead as the first step has batches would be taken for the loop.
+        """
+        if not self.count:
+            self.thread = get_ident()
 
     def took(self, feed: Feed, seen: Pass) -> None:
         """Note that a pass hands out a batch with gradients enabled."""

@@ -232,6 +232,8 @@ class ShortEpochs(Listener):
         self._report.hear()
         if self._recorder is not None:
             self._recorder.forward_called()
+        if torch.is_grad_enabled():
+            self._epochs.forwarded()
         last = self._epochs.last
         is_between = last is not None and (last.is_over or not self._epochs.last_trains)
         if is_between and not torch.is_grad_enabled():

@@ -32,6 +32,7 @@ class GlobalAhead(Training):
     def step(self, x, y):
         self.loss(x, y).backward()
         if self.batches % 3 == 2:
+            sleep(SystemRandom().uniform(0, 0.1))
             self.optimizer.step()
             self.clear()
 
