@@ -26,9 +26,10 @@ def apply(path: str | Path, *, allow_env: Collection[str] = (), larger_batch: bo
     """Apply a best.yaml to this process.
 
     Call it before the model and the loaders are built. Loaders and optimizers that are built
-    already get their settings, too, but no other batch. It warns on stderr if hardware or versions
-    differ from those of the search. Under ``autotune search`` and ``autotune run`` it does nothing,
-    because autotune already steers the program there.
+    already get their settings, too, but no other batch. Flags that the file gives to the program
+    must have been typed. It warns on stderr if hardware or versions differ from those of the
+    search. Called again with the same file, it does nothing, nor under ``autotune search`` and
+    ``autotune run``, because autotune already steers the program there.
 
     Args:
         path: The file that a search wrote.
@@ -39,8 +40,8 @@ def apply(path: str | Path, *, allow_env: Collection[str] = (), larger_batch: bo
     Raises:
         FileFormatError: The file cannot be read or has faults; the message names the lines.
         UsageError: The file sets such variables and they are not allowed, it needs several ranks,
-            which only ``autotune run`` can start, it changes the batch too late, or this
-            environment's torch is too old.
+            which only ``autotune run`` can start, or flags that were not typed, it changes the
+            batch too late, another file was applied before, or this environment's torch is too old.
     """
     from autotune.program.environment import require_torch
 

@@ -4,7 +4,9 @@ The constructor applies the file. Lightning's hooks come too late: they are call
 has chosen its precision and asked for its loaders.
 """
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from autotune import apply
 
@@ -28,4 +30,10 @@ class AutotuneCallback(Callback):
 
     def __init__(self, path: str | Path = "best.yaml", *, larger_batch: bool = False) -> None:
         super().__init__()
-        apply(path, larger_batch=larger_batch)
+        self._apply = partial(apply, path, larger_batch=larger_batch)
+        self._apply()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Apply the file in a process that ``ddp_spawn`` starts and sends this to, too."""
+        vars(self).update(state)
+        self._apply()

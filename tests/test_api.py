@@ -16,8 +16,10 @@ from autotune.errors import BudgetError, FenceError, ProgramError, UsageError
 from autotune.knobs.space.space import SearchSpace
 from autotune.machine import hardware
 from autotune.measurement.interval import LogRatio
+from autotune.program.applied_config import ProgramTraits
 from autotune.program.config import Config, KnobValue
 from autotune.program.fence_options import FenceKind, FenceOptions
+from autotune.program.flags import Flag
 from autotune.program.program import parse_program
 from autotune.results.record import ClaimProcess, SearchInfo, SearchOptions
 from autotune.tuning.events import Phase
@@ -27,7 +29,7 @@ from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
 from autotune.tuning.surroundings import THIS_MACHINE
 from tests.docs.project import scripted
-from tests.made import make_loader
+from tests.made import make_best, make_loader
 from tests.programs import functions
 from tests.rigging import PROGRAMS, base_setting, open_rig, write_best
 from tests.scripted import Script, begin
@@ -176,6 +178,53 @@ def test_apply_reaches_what_is_built_already_but_gives_it_no_other_batch(workpla
     )
     assert done.stdout == "True True\n", done.stderr
     assert "The DataLoader was built before batch.yaml was applied, too late" in refused.stderr
+
+
+AGAIN = """
+import argparse, sys, torch, autotune
+from torch.utils.data import DataLoader, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int, default=8)
+size = parser.parse_args().batch_size
+for fold in range(2):
+    autotune.apply("best.yaml")
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
+    for (batch,) in DataLoader(TensorDataset(torch.ones(64, 1)), batch_size=size):
+        optimizer.zero_grad()
+        model(batch).mean().backward()
+        optimizer.step()
+    print(len(batch), model.weight.item())
+autotune.apply("other.yaml")
+"""
+
+
+@pytest.mark.slow
+def test_apply_acts_once_and_changes_no_command_line_that_was_read(workplace: Path) -> None:
+    """Applied twice, it trained nothing; of a batch that was not typed, the rate alone acted."""
+    (workplace / "train.py").write_text(AGAIN)
+    loader = make_loader(
+        dataset="TensorDataset", dataset_len=64, batch_size=8, sampler="SequentialSampler"
+    )
+
+    def done(*args: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "train.py", *args]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    write_best(workplace / "best.yaml", {"accumulation_steps": 1}, loader, accumulation_steps=2)
+    write_best(workplace / "other.yaml", {"workers": 0}, loader, workers=1)
+    accumulated = done()
+    assert accumulated.stdout == "8 -2.0\n8 -2.0\n", accumulated.stderr
+    assert "Another config was applied before other.yaml" in accumulated.stderr
+    traits = ProgramTraits("cpu", loader, flags={"batch_size": Flag("--batch-size", value=8)})
+    best = make_best(config={"batch_size": 16}, baseline={"batch_size": 8}, traits=traits)
+    (workplace / "best.yaml").write_text(best.text(), encoding="utf-8")
+    refused = done()
+    assert "Type these: --batch-size=16." in refused.stderr
+    assert not refused.stdout, "nothing is trained"
+    assert done("--batch-size", "16").stdout == "16 -2.0\n16 -2.0\n"
 
 
 def test_search_takes_and_explains_the_fields_of_a_request() -> None:

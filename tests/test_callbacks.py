@@ -24,7 +24,8 @@ def test_a_callback_applies_a_best_yaml_and_the_training_is_the_same(
     """Lightning's loader is built before the callback, that of Hugging Face's trainer later."""
     write_best(workplace / "best.yaml", {"workers": 0}, LOADER, library, workers=1)
     write_best(workplace / "batch.yaml", {"batch_size": 8}, LOADER, library, batch_size=16)
-    command = [sys.executable, str(PROGRAMS / "applies.py"), library, *WAYS]
+    ways = (*WAYS, "sent") if library == "lightning" else WAYS
+    command = [sys.executable, str(PROGRAMS / "applies.py"), library, *ways]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "no DataLoader here is the one that was tuned" not in done.stderr
@@ -38,5 +39,6 @@ def test_a_callback_applies_a_best_yaml_and_the_training_is_the_same(
     if library == "lightning":
         assert "DataLoader was built before batch.yaml was applied" in batch["error"]
         assert not batch["losses"], "nothing is trained with half of a config"
+        assert json.loads(Path("sent.json").read_text()) == applied
     else:
         assert len(batch["losses"]) == 8

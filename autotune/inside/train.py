@@ -10,6 +10,7 @@ import atexit
 import gc
 import inspect
 import os
+import shlex
 import sys
 import tempfile
 from collections.abc import Collection, Iterator
@@ -48,6 +49,7 @@ IN_RUN = "AUTOTUNE_RUN"
 LARGER_BATCH = "larger batch"
 EXPLAIN = "--explain"  # before the path of a best.yaml: train nothing
 BATCH = {"batch_size", "accumulation_steps"}
+APPLIED: list[AppliedConfig] = []  # to this process by apply(); one that it forks has it, too
 RATE_NOTES = {
     LrRule.LINEAR: "the learning rate follows (linear rule)",
     LrRule.SQRT: "the learning rate follows (sqrt rule)",
@@ -60,17 +62,18 @@ def apply(path: Path, allow_env: Collection[str] = (), *, larger_batch: bool = F
     """Apply a best.yaml to this process, and to the loaders and optimizers that it has built.
 
     Nothing happens if autotune already steers the program, as in a search or under ``autotune
-    run``. Knobs that take effect only when a process starts are left at the program's values, with
-    a note on stderr.
+    run``, or if the same config was applied before. Knobs that take effect only when a process
+    starts are left at the program's values, with a note on stderr.
 
     Args:
         allow_env: Environment variables that the file may set although they are not known to tune.
         larger_batch: Whether to apply the file's config with a larger batch.
 
     Raises:
-        UsageError: when the file sets such variables and they are not allowed, when the config
-            needs several ranks, which only ``autotune run`` starts, or when it changes the batch
-            and a loader or an optimizer is built already: its length and its rate were read.
+        UsageError: when the file sets such variables and they are not allowed, when another config
+            was applied before, when the config needs flags of the program that were not typed, or
+            several ranks, which only ``autotune run`` starts, or when it changes the batch and a
+            loader or an optimizer is built already: its length and its rate were read.
     """
     if IN_RIG in os.environ or IN_RUN in os.environ:
         return
@@ -78,10 +81,14 @@ def apply(path: Path, allow_env: Collection[str] = (), *, larger_batch: bool = F
 
     machine = hardware.detect()
     best, kind = bestfile.read(path, larger_batch=larger_batch).on(machine)
+    applied = best.applied
+    if applied in APPLIED:  # for another fold, or another trainer
+        return
+    if APPLIED:
+        raise UsageError(f"Another config was applied before {path}. Train in a process for each.")
     said = best.use(path, allow_env)
     for line in (*filter(None, [kind]), *said, *best.warnings(machine, None)):
         sys.stderr.write(f"autotune: {line}\n")
-    applied = best.applied
     loaders: list[DataLoader[Any]] = _living(DataLoader)
     # accelerate's optimizer is one around another, whose groups it shows
     optimizers = [one for one in _living(Optimizer) if "param_groups" in vars(one)]
@@ -91,13 +98,7 @@ def apply(path: Path, allow_env: Collection[str] = (), *, larger_batch: bool = F
             f"The {early}, too late for {', '.join(changed)}. Apply it before the program builds "
             f"any, or train with 'autotune run {path} ...'."
         )
-    plan = launch_plan_for(applied, LaunchPlan((), ".", args=tuple(sys.argv[1:])))
-    sys.argv[1:] = plan.args
-    os.environ.update(plan.env)
-    if plan.ranks is not None:
-        raise UsageError(
-            f"{path} needs {plan.ranks} ranks. Start them with 'autotune run {path} ...'."
-        )
+    _set_environment(applied, path)
     # The program has read its keywords and its environment already
     keywords = {n for n, flag in applied.traits.flags.items() if flag.name.startswith(KEYWORD)}
     late = [knob for knob in applied.changes() if knob in keywords or knob.startswith("$")]
@@ -113,6 +114,23 @@ def apply(path: Path, allow_env: Collection[str] = (), *, larger_batch: bool = F
         seams.loader.built.of(loader)
     for optimizer in optimizers:
         seams.steps.optimizer.follow(optimizer)
+    APPLIED.append(applied)
+
+
+def _set_environment(applied: AppliedConfig, path: Path) -> None:
+    """Set the variables of a config, whose flags the user has typed."""
+    typed = tuple(sys.argv[1:])
+    plan = launch_plan_for(applied, LaunchPlan((), ".", args=typed))
+    if plan.ranks is not None:
+        raise UsageError(
+            f"{path} needs {plan.ranks} ranks. Start them with 'autotune run {path} ...'."
+        )
+    if plan.args != typed:  # the program may have read its command line already
+        raise UsageError(
+            f"{path} needs other flags of the program than were typed. Type these: "
+            f"{shlex.join(plan.args)}. Or train with 'autotune run {path} ...'."
+        )
+    os.environ.update(plan.env)
 
 
 def _living(kind: type[Living]) -> list[Living]:
