@@ -18,7 +18,7 @@ from autotune.knobs.space.spacefile import load
 from autotune.machine.hardware import Hardware
 from autotune.measurement.gate import Gate, Verdict
 from autotune.measurement.interval import Interval
-from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.outcome import NOBODYS, Ending, Outcome
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.fence_options import STRONGEST, FenceOptions
@@ -288,7 +288,8 @@ def compare(
             options.gate,
         )
     if isinstance(outcome, Failure):
-        raise _failure(second if outcome.is_of_winner else first, outcome.ending)
+        failed = second if outcome.is_of_winner else first
+        raise _failure(failed, outcome.ending, in_turns=True)
     is_by_steps = other is None and bool(one.applied.traits.bounded_by_steps)
     configs_of = (one.applied.config, winner)
     return Comparison(sides, *configs_of, outcome, is_by_steps, training, options.gate)
@@ -345,9 +346,17 @@ def _trained(
     return check.check(config, own, trace)
 
 
-def _failure(side: ComparedSide, ending: Ending) -> ProgramError | BudgetError:
+def _failure(
+    side: ComparedSide, ending: Ending, *, in_turns: bool = False
+) -> ProgramError | BudgetError:
     if ending.outcome is Outcome.OUT_OF_TIME:
         return BudgetError("There was no time for a fresh process. Set a longer --budget.")
+    if in_turns and side.file is not None and ending.outcome not in NOBODYS:
+        return ProgramError(
+            f"{side.program.name} fails under {side.name}: {ending.reason.rstrip('.')}",
+            ending.program_traceback,
+            mend="As it is written, it trained before. Search again.",
+        )
     error = program_error(side.program, ending)
     if not side.commit:
         return error

@@ -310,6 +310,15 @@ def test_a_config_under_which_short_epochs_fail_ends_the_gate(tmp_path: Path) ->
     assert "workers=1 fails outside of the training loop" in found.training_note
 
 
+def test_a_config_under_which_nothing_trains_is_named(tmp_path: Path) -> None:
+    def ends(question: Question) -> Ending | None:
+        return CRASH if question.config is not None and question.config["workers"] else None
+
+    with pytest.raises(ProgramError, match=r"train fails under best\.yaml: ValueError") as failed:
+        same_training(Script(ends=ends), workers(tmp_path, 1))
+    assert "As it is written, it trained before" in str(failed.value)
+
+
 def test_without_time_for_it_training_is_not_compared_and_that_is_said(tmp_path: Path) -> None:
     found = same_training(Script({"workers": {1: 1.5}}, start_s=30.0), workers(tmp_path, 1), 110.0)
     assert found.verdict is Verdict.PASSED
