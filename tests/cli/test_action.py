@@ -106,7 +106,7 @@ def test_the_action_passes_fails_or_warns_by_what_is_measured(
     assert found["training"]["note"] in summary
 
 
-@pytest.mark.parametrize(("cannot_tell", "ends"), [("pass", 0), ("fail", 4)])
+@pytest.mark.parametrize(("cannot_tell", "ends"), [("pass", 0), ("fail", 4), ("Fail", 4)])
 def test_whether_a_gate_that_cannot_tell_fails_is_an_input(
     cannot_tell: str, ends: int, runner: Path
 ) -> None:
@@ -134,6 +134,9 @@ def test_words_with_spaces_stay_one_and_nothing_of_them_is_run(
         "a b",
     ]
     assert not (runner / "no").exists()
+    words.unlink()
+    assert run(runner, program="train.py --name 'a b").returncode == 1
+    assert not words.exists(), "another program would be measured"
     monkeypatch.setenv("GITHUB_BASE_REF", "main")
     run(runner, program="train.py")
     assert "git:origin/main" in words.read_text(encoding="utf-8").splitlines()
