@@ -142,8 +142,11 @@ class Comparison:
         if self.gate is None:
             return ""
         second, most = self.sides[1].name, f"{self.gate.slower_pct:g} %"
-        if self.trains_otherwise:
-            return f"{second} trains something else than {self.sides[0].name}"
+        if self.training is not None and self.training.is_blamed:
+            config, written = sorted(self.sides, key=lambda side: side.file is None)
+            if self.training.failure:
+                return f"The program fails under {config.name}, and not as it is written"
+            return f"{config.name} trains something else than {written.name}"
         match self.gate.verdict(self.confirmation):
             case Verdict.PASSED:
                 return f"{second} is not slower by {most}: that is ruled out"

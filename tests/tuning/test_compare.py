@@ -308,6 +308,7 @@ def test_a_config_under_which_short_epochs_fail_ends_the_gate(tmp_path: Path) ->
     found = same_training(Script(ends=ends), workers(tmp_path, 1))
     assert found.verdict is Verdict.FAILED
     assert "workers=1 fails outside of the training loop" in found.training_note
+    assert found.gate_reason == "The program fails under best.yaml, and not as it is written"
 
 
 def test_a_config_under_which_nothing_trains_is_named(tmp_path: Path) -> None:

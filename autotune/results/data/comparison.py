@@ -48,7 +48,7 @@ class TrainingPart(Part):
 
     Attributes:
         sameness: Of what must stay the same; null if the config changes nothing of this kind.
-        is_other: Whether it trains something else where it must not.
+        is_other: Whether it trains something else where it must not, or the program fails under it.
         note: The same as a sentence, with what changes by design.
     """
 
