@@ -15,16 +15,16 @@ BREACHES: dict[str, dict[str, int]] = {
     "at most 3 tuned constants per 1,000 code lines": {"constants": 444},
     "lines per room": {
         "cli": 3885,
-        "face": 732,
+        "face": 741,
         "files": 436,
-        "inside": 14137,
+        "inside": 14155,
         "machine": 1840,
         "measurement": 2276,
         "program": 3063,
         "results": 6206,
         "rig": 4316,
         "sharing": 3051,
-        "tuning": 8754,
+        "tuning": 8766,
     },
 }
 
