@@ -29,6 +29,7 @@ def test_a_callback_applies_a_best_yaml_and_the_training_is_the_same(
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "no DataLoader here is the one that was tuned" not in done.stderr
+    assert "autotune: best.yaml sets workers=1" in done.stderr
     written, applied, search, batch = (
         dict[str, Any](json.loads(Path(f"{way}.json").read_text())) for way in WAYS
     )

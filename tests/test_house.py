@@ -17,14 +17,14 @@ BREACHES: dict[str, dict[str, int]] = {
         "cli": 3885,
         "face": 741,
         "files": 436,
-        "inside": 14155,
+        "inside": 14158,
         "machine": 1840,
-        "measurement": 2276,
+        "measurement": 2287,
         "program": 3063,
-        "results": 6206,
+        "results": 6212,
         "rig": 4316,
         "sharing": 3051,
-        "tuning": 8766,
+        "tuning": 8788,
     },
 }
 

@@ -115,6 +115,9 @@ def apply(path: Path, allow_env: Collection[str] = (), *, larger_batch: bool = F
     for optimizer in optimizers:
         seams.steps.optimizer.follow(optimizer)
     APPLIED.append(applied)
+    acting = " ".join(f"{k}={v}" for k, v in applied.changes().items() if k not in late)
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        sys.stderr.write(f"autotune: {path.name} sets {acting or 'nothing'}\n")
 
 
 def _set_environment(applied: AppliedConfig, path: Path) -> None:

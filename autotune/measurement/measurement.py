@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -113,6 +114,16 @@ class Measurement:
         return self.interference is not None and bool(self.interference.reasons)
 
 
+WIDER = "that makes the interval wider."
+
+
+def disturbance_of(measured: Sequence[Measurement]) -> tuple[str, int]:
+    """Return what disturbed most of the measurements, as a clause, and how many it disturbed."""
+    busy = [m.interference for m in measured if m.is_disturbed and m.interference is not None]
+    causes = Counter(reason for one in busy for reason in one.reasons)
+    return next(iter(causes.most_common(1)), ("", 0))
+
+
 def warnings_of(measured: Sequence[Measurement]) -> tuple[str, ...]:
     """Return the reasons to trust measurements less than others, as sentences for the user."""
     found = []
@@ -121,7 +132,7 @@ def warnings_of(measured: Sequence[Measurement]) -> tuple[str, ...]:
         reasons = dict.fromkeys(reason for one in disturbed for reason in one.reasons)
         where = f" in {len(disturbed)} of {len(measured)} processes" if len(measured) > 1 else ""
         causes = ", ".join(reasons)
-        found.append(f"{causes[0].upper()}{causes[1:]}{where}: that makes the interval wider.")
+        found.append(f"{causes[0].upper()}{causes[1:]}{where}: {WIDER}")
     compiled = [m.compilation for m in measured if m.compilation is not None]
     if any(c.recompiles >= RECOMPILES_GIVEN_UP for c in compiled):
         found.append(

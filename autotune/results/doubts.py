@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator
 
+from autotune.measurement.measurement import WIDER, disturbance_of
 from autotune.results.advice import unsearched
 from autotune.results.rehearsals import trained
 from autotune.results.result import SearchResult
@@ -16,11 +16,16 @@ def doubts(result: SearchResult) -> Iterator[str]:
     """Yield the reasons to trust a confirmed config less, as clauses; what matters most first."""
     if (record := trained(result.rehearsals, result.best)) is not None and record.difference:
         yield f"its training differs: {record.difference}"
+    busy = disturbance(result)
+    if busy:
+        yield busy
     if result.uncompared:
         yield f"not compared whether it trains the same: {', '.join(result.uncompared)}"
     if result.learning.batch_growth != 1.0:
         yield "steps have other samples than as written: check the final accuracy"
-    yield from reversed(result.warnings)  # what was not tried, before what made it less sure
+    for warning in reversed(result.warnings):  # what was not tried, before what made it less sure
+        if not warning.endswith(WIDER):
+            yield warning
     if result.reason:
         yield f"the search ended early: {result.reason}"
     yield from left_to_edit(result)
@@ -48,12 +53,8 @@ def overlap_of(result: SearchResult) -> str:
 
 def disturbance(result: SearchResult) -> str:
     """Return what disturbed the confirmation, or the trials without one; empty if nothing did."""
-    seen = [m for one in result.claim for m in (one.baseline, one.winner) if m is not None]
+    seen = [measured for one in result.claim for measured in one.alone]
     where = "fresh processes" if seen else "trials"
     seen = seen or [one.measurement for one in result.records if one.measurement is not None]
-    busy = [m.interference for m in seen if m.is_disturbed and m.interference is not None]
-    causes = Counter(reason for one in busy for reason in one.reasons)
-    if not causes:
-        return ""
-    ((cause, count),) = causes.most_common(1)
-    return f"{cause} in {count} of {len(seen)} {where}"
+    cause, count = disturbance_of(seen)
+    return f"{cause} in {count} of {len(seen)} {where}" if count else ""

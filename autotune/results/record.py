@@ -275,6 +275,11 @@ class ClaimProcess:
         if not all(math.isfinite(one) and one > 0 for one in self.turns):
             raise ValueError("the speedup in a round is a positive number")
 
+    @property
+    def alone(self) -> tuple[Measurement, ...]:
+        """What each of the two did alone, as far as it did."""
+        return tuple(one for one in (self.baseline, self.winner) if one is not None)
+
 
 @dataclass(frozen=True)
 class BaselineInfo:

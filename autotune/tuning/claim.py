@@ -122,8 +122,12 @@ class Match:
     def read(self, processes: Sequence[ClaimProcess]) -> Confirmation | None:
         """Return what processes of this machine and of others amount to; None without any here.
 
-        Until there are enough of others, and where machines surely differ, these count alone.
+        Until there are enough of others, and where machines surely differ, these count alone. Where
+        nobody knows how fast the program usually is, pairs of processes do not count if something
+        else took the machine from one: a load that comes and goes looks like a difference.
         """
+        if self.usual_rate is None and self.is_apart:
+            return _undisturbed(processes, self.tau)
         machines = [processes, *self.elsewhere().values()] if processes else []
         ratios = [[one.ratio for one in its] for its in machines]
         fresh = sum(fresh_of(its) >= LEAST_PROCESSES for its in machines)
@@ -209,10 +213,13 @@ class Confirmation(Claim):
     Attributes:
         processes: Those of this machine.
         elsewhere: Those of other machines that count as well, by machine.
+        dropped: Those that do not count, as something else took the machine meanwhile. Where none
+            counts, *processes* are the same.
     """
 
     processes: tuple[ClaimProcess, ...]
     elsewhere: Machines = field(default_factory=dict)
+    dropped: tuple[ClaimProcess, ...] = ()
 
     @property
     def is_apart(self) -> bool:
@@ -225,7 +232,7 @@ class Confirmation(Claim):
         if self.is_enough:
             return ""
         of_each = " of each config" if self.is_apart else ""
-        count = fresh_of(self.processes)
+        count = fresh_of(self.processes) if self.processes != self.dropped else 0
         return (
             f"a claim needs {least_processes(apart=self.is_apart)} fresh processes{of_each}, and "
             f"only {count} {'was' if count == 1 else 'were'} measured"
@@ -282,6 +289,14 @@ def read(processes: Sequence[ClaimProcess], tau: float) -> Confirmation | None:
     found = claim([[one.ratio for one in processes]], tau=tau, apart=apart)
     is_enough = fresh_of(processes) >= least_processes(apart=apart)
     return Confirmation(found.speedup, found.chance, is_enough, tuple(processes), sure=found.sure)
+
+
+def _undisturbed(processes: Sequence[ClaimProcess], tau: float) -> Confirmation | None:
+    counted = [one for one in processes if not any(m.is_disturbed for m in one.alone)]
+    found = read(counted or processes, tau)
+    dropped = tuple(one for one in processes if one not in counted)
+    is_enough = found is not None and found.is_enough and bool(counted)
+    return found and replace(found, is_enough=is_enough, dropped=dropped)
 
 
 def fresh_of(processes: Sequence[ClaimProcess]) -> int:

@@ -18,6 +18,7 @@ from autotune.knobs.space.spacefile import load
 from autotune.machine.hardware import Hardware
 from autotune.measurement.gate import Gate, Verdict
 from autotune.measurement.interval import Interval
+from autotune.measurement.measurement import disturbance_of
 from autotune.measurement.outcome import NOBODYS, Ending, Outcome
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
@@ -154,10 +155,10 @@ class Comparison:
                 slower_pct = 100 * (1 - self.speedup.estimate)
                 return f"{second} is {slower_pct:.0f} % slower, and {most} is too much"
             case Verdict.UNDECIDED:
-                return (
-                    f"A slowdown by {most} is neither ruled out nor sure. A longer --budget, or a "
-                    "quieter machine, decides"
-                )
+                is_enough = self.confirmation.is_enough
+                what = f"A slowdown by {most} is neither ruled out nor sure"
+                why = what if is_enough else "Too few processes count"
+                return f"{why}. A longer --budget, or a quieter machine, decides"
 
     @property
     def most_pct(self) -> float:
@@ -188,8 +189,12 @@ class Comparison:
                 f"A step has {first:,.0f} samples in {self.sides[0].name} and {second:,.0f} in "
                 f"{self.sides[1].name}, so {unit} are compared"
             )
+        if dropped := self.confirmation.dropped:
+            cause, count = disturbance_of([m for one in dropped for m in one.alone])
+            notes.append(f"{cause[0].upper()}{cause[1:]} in {count} processes, which do not count")
         if self.confirmation.lack:
-            notes.append(f"{self.confirmation.lack}: a longer --budget decides")
+            mend = "an idle machine" if dropped else "a longer --budget"
+            notes.append(f"{self.confirmation.lack}: {mend} decides")
         return tuple(notes)
 
 
@@ -262,6 +267,8 @@ def compare(
             events.note(f"Observing {side.name if side.commit else 'the program'}.")
             return _observed(rigs, side, both, should_stop)
 
+        for busy in surroundings.look(hardware):
+            events.warn(busy)
         began_s = surroundings.clock()
         first, second = sides
         other = None

@@ -262,6 +262,20 @@ def test_a_gate_says_that_it_cannot_tell_when_its_budget_is_used_up() -> None:
     assert few.verdict is Verdict.UNDECIDED
 
 
+def test_a_gate_counts_no_pair_of_which_something_else_took_the_machine() -> None:
+    """Of one commit and itself, as others begin to slow the second one eight times."""
+    for since_s, verdict in ((0.0, Verdict.UNDECIDED), (400.0, Verdict.PASSED)):
+        busy = replace(GATED, busy=(since_s, 8.0))
+        found = two_programs(GATED, busy, options=CompareOptions(900.0, gate=GATE))
+        assert found.verdict is verdict
+        dropped, counted = found.confirmation.dropped, found.confirmation.processes
+        assert dropped
+        assert (dropped == counted) is (verdict is Verdict.UNDECIDED)
+        said = f"Other programs used the CPU in {len(dropped)} processes, which do not count"
+        assert found.notes[0] == said
+    assert found.speedup.low > 0.5, "these are the pairs before"
+
+
 @pytest.mark.parametrize("text", ["5%", "5", " 2.5 %", "0", "100%", "-5", "five", "nan"])
 def test_a_gate_is_a_percentage(text: str) -> None:
     number = text.strip().removesuffix("%").strip()
