@@ -160,7 +160,8 @@ def test_best_yaml_alone_serves_run_apply_and_every_export(here: Path) -> None:
     assert (ran.stdout, ran.stderr) == ("trained ['x']\n", "")
     applies = "import autotune; autotune.apply('best.yaml'); print('applied')"
     done = subprocess.run([sys.executable, "-c", applies], capture_output=True, text=True)  # noqa: PLW1510
-    assert (done.stdout, done.stderr) == ("applied\n", "")
+    said_so = "autotune: best.yaml sets workers=1\n"
+    assert (done.stdout, done.stderr) == ("applied\n", said_so)
 
 
 SLOW = Script({"workers": {1: 1.5}}, start_s=20.0)
