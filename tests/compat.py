@@ -119,7 +119,8 @@ def _said(words: Sequence[str], folder: Path) -> str:
     """
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
-        end = "\n".join(f"{done.stdout}\n{done.stderr}".strip().splitlines()[-20:])
+        failed = [one for one in done.stdout.splitlines() if one.startswith(("FAILED", "ERROR"))]
+        end = "\n".join([*failed, *f"{done.stdout}\n{done.stderr}".strip().splitlines()[-20:]])
         raise Failed(f"{' '.join(words)} ended with {done.returncode}:\n{end}")
     return done.stdout
 
