@@ -8,6 +8,7 @@ from typing import Self
 
 from autotune.errors import UsageError
 from autotune.measurement.claim import Claim
+from autotune.measurement.interval import Interval
 
 
 class Verdict(StrEnum):
@@ -52,21 +53,21 @@ class Gate:
         return 1 - self.slower_pct / 100
 
     def verdict(self, claim: Claim) -> Verdict:
-        """Return what the intervals of a claim say; without enough processes, nothing.
+        """Return what a claim says; without enough processes, nothing.
 
-        It passes what is slower by less than that with 97.5 %, and fails what is slower with 99.5 %
-        and looks slower by more: a false alarm stops somebody's commit. (With 97.5 %, 1 of 10 equal
-        commits was stopped on a shared 2-core machine, by three pairs of processes.)
+        It passes what is slower by less than that by its 95 % interval. It fails what looks slower
+        by more and is slower by its 99 % interval, as a false alarm stops somebody's commit. (With
+        95 %, three pairs of processes stopped 1 of 10 equal commits on a shared 2-core machine.)
         """
-        if claim.is_enough and claim.speedup.low >= self.least:
-            return Verdict.PASSED
-        is_sure = claim.is_enough and claim.sure.high < 1
-        return Verdict.FAILED if is_sure and self._looks_slower(claim) else Verdict.UNDECIDED
+        return self._of(claim, claim.speedup)
 
     def is_over(self, claim: Claim) -> bool:
         """Whether further processes are of no use: the verdict is sure by the 99 % interval."""
-        is_failed = claim.sure.high < 1 and self._looks_slower(claim)
-        return claim.is_enough and (is_failed or claim.sure.low >= self.least)
+        return self._of(claim, claim.sure) is not Verdict.UNDECIDED
 
-    def _looks_slower(self, claim: Claim) -> bool:
-        return claim.speedup.estimate < self.least
+    def _of(self, claim: Claim, passing: Interval) -> Verdict:
+        if claim.is_enough and passing.low >= self.least:
+            return Verdict.PASSED
+        if claim.is_enough and claim.sure.high < 1 and claim.speedup.estimate < self.least:
+            return Verdict.FAILED
+        return Verdict.UNDECIDED

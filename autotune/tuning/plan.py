@@ -134,9 +134,13 @@ class Plan:
         """Seconds reserved for rehearsing the best config and, if these fit, comparing it."""
         if not self.reserve_s:
             return 0.0
-        least_s = ENDING_S + self.least_rehearsal_s  # the program of the trials ends before it
-        wanted = (least_s + self.check_s, least_s)
+        wanted = (self.compared_s, self.compared_s - self.check_s)
         return next((s for s in wanted if s <= self.most_for_rehearsal_s), 0.0)
+
+    @property
+    def compared_s(self) -> float:
+        """Least seconds for rehearsing a config and comparing it with the program as written."""
+        return ENDING_S + self.least_rehearsal_s + self.check_s  # another program ends before it
 
     @property
     def most_for_rehearsal_s(self) -> float:
@@ -150,19 +154,14 @@ class Plan:
         What that takes is saved after the search if the best config changes nothing else.
         """
         spare_s = self.divided_s - self.reserve_s
-        return self.reserve_s > 0 and self.canary_s <= MOST_FOR_CANARY * spare_s
-
-    @property
-    def canary_s(self) -> float:
-        """Least seconds of that comparison."""
-        return ENDING_S + self.least_rehearsal_s + self.check_s
+        return self.reserve_s > 0 and self.compared_s <= MOST_FOR_CANARY * spare_s
 
     @property
     def after_canary(self) -> Plan:
         """The plan of what the comparison before the search leaves; itself where none is made."""
         if self.is_cleared or not self.has_time_for_canary:
             return self
-        return replace(self, divided_s=self.divided_s - self.canary_s, is_cleared=True)
+        return replace(self, divided_s=self.divided_s - self.compared_s, is_cleared=True)
 
     @property
     def kept_s(self) -> float:
