@@ -1,7 +1,8 @@
 """A best.yaml in a script of Lightning: ``Trainer(callbacks=[AutotuneCallback("best.yaml")])``.
 
-The constructor applies the file. Lightning's hooks come too late: they are called when the trainer
-has chosen its precision and asked for its loaders.
+The constructor applies the file: hooks come late, as the trainer has chosen its precision by then.
+A process that ``ddp_spawn`` starts is given the trainer as it is, and its first hook comes before
+it builds optimizers and asks for batches.
 """
 
 from functools import partial
@@ -30,10 +31,9 @@ class AutotuneCallback(Callback):
 
     def __init__(self, path: str | Path = "best.yaml", *, larger_batch: bool = False) -> None:
         super().__init__()
-        self._apply = partial(apply, path, larger_batch=larger_batch)
-        self._apply()
+        apply(path, larger_batch=larger_batch)
+        self._apply = partial(apply, Path(path).absolute(), larger_batch=larger_batch)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Apply the file in a process that ``ddp_spawn`` starts and sends this to, too."""
-        vars(self).update(state)
+    def setup(self, *_: Any, **__: Any) -> None:
+        """Apply the file in processes that Lightning starts for itself, as by ``ddp_spawn``."""
         self._apply()

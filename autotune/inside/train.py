@@ -98,7 +98,7 @@ def apply(path: Path, allow_env: Collection[str] = (), *, larger_batch: bool = F
             f"The {early}, too late for {', '.join(changed)}. Apply it before the program builds "
             f"any, or train with 'autotune run {path} ...'."
         )
-    _set_environment(applied, path)
+    os.environ.update(_variables(applied, path))
     # The program has read its keywords and its environment already
     keywords = {n for n, flag in applied.traits.flags.items() if flag.name.startswith(KEYWORD)}
     late = [knob for knob in applied.changes() if knob in keywords or knob.startswith("$")]
@@ -120,8 +120,8 @@ def apply(path: Path, allow_env: Collection[str] = (), *, larger_batch: bool = F
         sys.stderr.write(f"autotune: {path.name} sets {acting or 'nothing'}\n")
 
 
-def _set_environment(applied: AppliedConfig, path: Path) -> None:
-    """Set the variables of a config, whose flags the user has typed."""
+def _variables(applied: AppliedConfig, path: Path) -> dict[str, str]:
+    """Return the environment variables of a config; refuse one that needs another command line."""
     typed = tuple(sys.argv[1:])
     plan = launch_plan_for(applied, LaunchPlan((), ".", args=typed))
     if plan.ranks is not None:
@@ -133,7 +133,7 @@ def _set_environment(applied: AppliedConfig, path: Path) -> None:
             f"{path} needs other flags of the program than were typed. Type these: "
             f"{shlex.join(plan.args)}. Or train with 'autotune run {path} ...'."
         )
-    os.environ.update(plan.env)
+    return dict(plan.env)
 
 
 def _living(kind: type[Living]) -> list[Living]:
