@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -110,29 +109,28 @@ class Measurement:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether something other than the program took much of the machine's time."""
+        """Whether something took much of the machine's time from the program."""
         return self.interference is not None and bool(self.interference.reasons)
 
+    @property
+    def is_taken_from(self) -> bool:
+        """Whether others did, who may come and go; a quota is there all the time."""
+        return self.interference is not None and bool(self.interference.by_others)
 
-WIDER = "that makes the interval wider."
 
-
-def disturbance_of(measured: Sequence[Measurement]) -> tuple[str, int]:
-    """Return what disturbed most of the measurements, as a clause, and how many it disturbed."""
-    busy = [m.interference for m in measured if m.is_disturbed and m.interference is not None]
-    causes = Counter(reason for one in busy for reason in one.reasons)
-    return next(iter(causes.most_common(1)), ("", 0))
+def disturbance_of(measured: Sequence[Measurement], where: str = "processes") -> str:
+    """Return what disturbed some of the measurements, as a clause; empty if nothing did."""
+    disturbed = [m.interference for m in measured if m.interference and m.interference.reasons]
+    if not disturbed:
+        return ""
+    reasons = dict.fromkeys(reason for one in disturbed for reason in one.reasons)
+    share = f" in {len(disturbed)} of {len(measured)} {where}" if len(measured) > 1 else ""
+    return f"{', '.join(reasons)}{share}"
 
 
 def warnings_of(measured: Sequence[Measurement]) -> tuple[str, ...]:
-    """Return the reasons to trust measurements less than others, as sentences for the user."""
+    """Return what the program itself does that makes measurements say less, as sentences."""
     found = []
-    disturbed = [m.interference for m in measured if m.interference and m.interference.reasons]
-    if disturbed:
-        reasons = dict.fromkeys(reason for one in disturbed for reason in one.reasons)
-        where = f" in {len(disturbed)} of {len(measured)} processes" if len(measured) > 1 else ""
-        causes = ", ".join(reasons)
-        found.append(f"{causes[0].upper()}{causes[1:]}{where}: {WIDER}")
     compiled = [m.compilation for m in measured if m.compilation is not None]
     if any(c.recompiles >= RECOMPILES_GIVEN_UP for c in compiled):
         found.append(

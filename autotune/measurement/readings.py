@@ -126,6 +126,13 @@ class Interference:
     @property
     def reasons(self) -> tuple[str, ...]:
         """What disturbed the block, the most direct cause first."""
+        has_quota = (self.throttled_share or 0.0) >= THROTTLED_SHARE
+        quota = ("the container's CPU quota was used up",) if has_quota else ()
+        return (*self.by_others, *quota)
+
+    @property
+    def by_others(self) -> tuple[str, ...]:
+        """The same of others, who may come and go."""
         found = []
         # Without PSI nobody can tell whether a task waited, so foreign CPU time alone decides.
         somebody_waited = self.pressure_share is None or self.pressure_share >= PRESSURE_SHARE
@@ -133,8 +140,6 @@ class Interference:
             found.append("other programs used the CPU")
         if (self.steal_share or 0.0) >= STEAL_SHARE:
             found.append("the hypervisor took the CPU away")
-        if (self.throttled_share or 0.0) >= THROTTLED_SHARE:
-            found.append("the container's CPU quota was used up")
         return (*found, *self.gpu)
 
 

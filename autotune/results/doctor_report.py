@@ -10,7 +10,7 @@ from statistics import median
 from autotune.machine.hardware import Hardware, peak_flops
 from autotune.measurement import limit
 from autotune.measurement.examination import Examination, StepBreakdown
-from autotune.measurement.measurement import Measurement, warnings_of
+from autotune.measurement.measurement import Measurement, disturbance_of, warnings_of
 from autotune.program.profile import Profile
 
 WIDE_PCT = 5.0  # half-width of the throughput's interval above which the user is warned
@@ -66,7 +66,10 @@ class DoctorReport:
         """Reasons to distrust these figures, one sentence each, for the user."""
         half = self.measurement.throughput.half_width_pct
         wide = [f"The interval is wide (± {half:.0f} %): the program is uneven."]
-        found = (*warnings_of([self.measurement]), *(wide if half > WIDE_PCT else ()))
+        busy = disturbance_of([self.measurement])
+        disturbed = [f"{busy[0].upper()}{busy[1:]}: that makes the interval wider."] if busy else []
+        own = warnings_of([self.measurement])
+        found = (*disturbed, *own, *(wide if half > WIDE_PCT else ()))
         return tuple(dict.fromkeys(found))
 
 

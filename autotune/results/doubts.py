@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from autotune.measurement.measurement import WIDER, disturbance_of
+from autotune.measurement.measurement import Measurement, disturbance_of
 from autotune.results.advice import unsearched
 from autotune.results.rehearsals import trained
 from autotune.results.result import SearchResult
@@ -16,16 +16,17 @@ def doubts(result: SearchResult) -> Iterator[str]:
     """Yield the reasons to trust a confirmed config less, as clauses; what matters most first."""
     if (record := trained(result.rehearsals, result.best)) is not None and record.difference:
         yield f"its training differs: {record.difference}"
-    busy = disturbance(result)
-    if busy:
+    (measured, _), busy = _measured(result), disturbance(result)
+    is_mostly = 0 < len(measured) <= 2 * sum(one.is_disturbed for one in measured)
+    if is_mostly:
         yield busy
     if result.uncompared:
         yield f"not compared whether it trains the same: {', '.join(result.uncompared)}"
     if result.learning.batch_growth != 1.0:
         yield "steps have other samples than as written: check the final accuracy"
-    for warning in reversed(result.warnings):  # what was not tried, before what made it less sure
-        if not warning.endswith(WIDER):
-            yield warning
+    yield from reversed(result.warnings)  # what was not tried, before what made it less sure
+    if busy and not is_mostly:
+        yield busy
     if result.reason:
         yield f"the search ended early: {result.reason}"
     yield from left_to_edit(result)
@@ -53,8 +54,10 @@ def overlap_of(result: SearchResult) -> str:
 
 def disturbance(result: SearchResult) -> str:
     """Return what disturbed the confirmation, or the trials without one; empty if nothing did."""
-    seen = [measured for one in result.claim for measured in one.alone]
-    where = "fresh processes" if seen else "trials"
-    seen = seen or [one.measurement for one in result.records if one.measurement is not None]
-    cause, count = disturbance_of(seen)
-    return f"{cause} in {count} of {len(seen)} {where}" if count else ""
+    return disturbance_of(*_measured(result))
+
+
+def _measured(result: SearchResult) -> tuple[list[Measurement], str]:
+    if confirmed := [one for process in result.claim for one in process.alone]:
+        return confirmed, "fresh processes"
+    return [r.measurement for r in result.records if r.measurement is not None], "trials"

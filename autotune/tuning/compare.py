@@ -42,10 +42,10 @@ from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.budget import ENDING, Budget, InterruptCounter, Until
 from autotune.tuning.checking.self_check import NOT_COMPARED, SelfCheck
 from autotune.tuning.checking.short_runs import ShortRuns, Subject
-from autotune.tuning.claim import Confirmation, Failure, Match, OtherProgram, ProcessTime, prove
 from autotune.tuning.events import Events
 from autotune.tuning.live_rig import WARM_UP_S, LiveRig, Stay
 from autotune.tuning.plan import MOST_FOR_REHEARSAL, PROCESS
+from autotune.tuning.proof import Confirmation, Failure, Match, OtherProgram, ProcessTime, prove
 from autotune.tuning.start.observe import throwaway_rigs
 from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
 
@@ -118,7 +118,7 @@ class Comparison:
 
     @property
     def trains_otherwise(self) -> bool:
-        """Whether the config trains something else where it must not."""
+        """Whether the config trains something else where it must not, or fails."""
         return self.training is not None and self.training.is_blamed
 
     @property
@@ -190,8 +190,9 @@ class Comparison:
                 f"{self.sides[1].name}, so {unit} are compared"
             )
         if dropped := self.confirmation.dropped:
-            cause, count = disturbance_of([m for one in dropped for m in one.alone])
-            notes.append(f"{cause[0].upper()}{cause[1:]} in {count} processes, which do not count")
+            why = disturbance_of([one for pair in dropped for one in pair.alone])
+            pairs = "1 pair does" if len(dropped) == 1 else f"{len(dropped)} pairs do"
+            notes.append(f"{pairs} not count: {why}")
         if self.confirmation.lack:
             mend = "an idle machine" if dropped else "a longer --budget"
             notes.append(f"{self.confirmation.lack}: {mend} decides")

@@ -9,7 +9,7 @@ import pytest
 
 from autotune.measurement.examination import StepParts
 from autotune.measurement.interval import Interval
-from autotune.measurement.measurement import Measurement, warnings_of
+from autotune.measurement.measurement import Measurement, disturbance_of, warnings_of
 from autotune.measurement.readings import Compilation, Interference, Memory
 from autotune.measurement.turn import Taken, Turn
 from tests.made import make_measurement
@@ -50,9 +50,7 @@ def test_what_nothing_reports_is_none_and_not_zero() -> None:
 
 
 def test_what_makes_a_measurement_unsure_is_said_in_a_sentence() -> None:
-    busy = "The container's CPU quota was used up: that makes the interval wider."
     for change, beginning in (
-        ({"interference": QUOTA}, busy),
         ({"memory": Memory(alloc_retries=7)}, "The GPU's memory is nearly full: torch emptied its"),
         (
             {"compilation": Compilation(9.0, 8, 7, 0)},
@@ -67,11 +65,11 @@ def test_what_makes_a_measurement_unsure_is_said_in_a_sentence() -> None:
 def test_of_several_processes_it_is_said_how_many_were_disturbed_and_each_reason_once() -> None:
     several = [make_measurement(interference=one) for one in (BUSY, None, QUOTA, BUSY)]
     assert [one.is_disturbed for one in several] == [True, False, True, True]
-    (sentence,) = warnings_of(several)
-    assert sentence == (
-        "Other programs used the CPU, the container's CPU quota was used up in 3 of 4 processes: "
-        "that makes the interval wider."
-    )
+    assert [one.is_taken_from for one in several] == [True, False, False, True]
+    reasons = "other programs used the CPU, the container's CPU quota was used up"
+    assert disturbance_of(several) == f"{reasons} in 3 of 4 processes"
+    assert disturbance_of(several[2:3]) == "the container's CPU quota was used up"
+    assert not disturbance_of(several[1:2])
 
 
 def test_the_parts_of_a_step_sum_to_the_step_and_the_launching_is_none_of_them() -> None:

@@ -29,9 +29,10 @@ def test_what_was_disturbed_says_by_what() -> None:
         (replace(FOREIGN, pressure_share=0.0), ()),
         (Interference(steal_share=STEAL_SHARE), (HYPERVISOR,)),
         (Interference(throttled_share=THROTTLED_SHARE), (QUOTA,)),
-        (Interference(1.0, 1.0, 1.0, 1.0, gpu=(SHARED,)), (OTHERS, HYPERVISOR, QUOTA, SHARED)),
+        (Interference(1.0, 1.0, 1.0, 1.0, gpu=(SHARED,)), (OTHERS, HYPERVISOR, SHARED, QUOTA)),
     ):
         assert interference.reasons == reasons
+        assert interference.by_others == tuple(one for one in reasons if one != QUOTA)
 
 
 def test_a_gpu_that_is_slowed_down_or_shared_gives_its_reasons() -> None:

@@ -16,7 +16,7 @@ from autotune.results.rank_notes import parallel_notes
 from autotune.results.record import TrialRecord
 from autotune.tuning.choosing.diagnosis import diagnose
 from autotune.tuning.choosing.proposals import Proposals
-from autotune.tuning.claim import Match
+from autotune.tuning.proof import Match
 from tests.made import (
     A100,
     make_applied,

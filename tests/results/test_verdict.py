@@ -24,6 +24,7 @@ from autotune.program.may_change import MayChange
 from autotune.program.profile import RunLength
 from autotune.program.rehearsal import Rehearsal
 from autotune.program.sharing_options import SharingOptions
+from autotune.results.doubts import doubts
 from autotune.results.finding import Finding
 from autotune.results.record import ClaimProcess
 from autotune.results.rehearsals import Canary, RehearsalRecord
@@ -452,3 +453,14 @@ def test_a_result_in_a_notebook_says_what_the_headline_says() -> None:
         "<SearchResult: 1.25x faster; workers=1>"
     )
     assert repr(results()["not measured"]).startswith("<SearchResult: nothing measured: fresh")
+
+
+def test_that_others_took_the_machine_is_the_first_doubt_where_they_mostly_did() -> None:
+    found = results()["faster, all there is"]
+    busy = found.claim[0]
+    idle = replace(busy, baseline=make_measurement())
+    for claim, place in (((busy, busy), 0), ((busy, idle), 0), ((busy, idle, idle), 2)):
+        listed = list(doubts(replace(found, claim=claim)))
+        said = f"other programs used the CPU in {claim.count(busy)} of {len(claim)} fresh processes"
+        assert listed[place] == said, listed
+        assert listed.count(said) == 1

@@ -16,9 +16,9 @@ from autotune.results.record import ClaimProcess
 from autotune.results.result import SearchResult
 from autotune.tuning import baseline, live_rig
 from autotune.tuning.budget import parse_duration
-from autotune.tuning.claim import LEAST_ROUNDS, MOST_TOLD, told
 from autotune.tuning.events import Phase
 from autotune.tuning.plan import PAIRS, PROCESSES
+from autotune.tuning.proof import LEAST_ROUNDS, MOST_TOLD, told
 from tests.made import make_profile
 from tests.scripted import CRASH, Question, Script, Searched, VirtualClock, begin
 from tests.tuning.watched import (
