@@ -217,9 +217,10 @@ class Confirmation(Claim):
             return ""
         of_each = " of each config" if self.is_apart else ""
         count = fresh_of([one for one in self.processes if one not in self.dropped])
+        verbs = ("counts", "count") if self.dropped else ("was measured", "were measured")
         return (
             f"a claim needs {least_processes(apart=self.is_apart)} fresh processes{of_each}, and "
-            f"only {count} {'was' if count == 1 else 'were'} measured"
+            f"only {count} {verbs[count != 1]}"
         )
 
     @property

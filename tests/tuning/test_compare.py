@@ -274,6 +274,10 @@ def test_a_gate_counts_no_pair_of_which_something_else_took_the_machine() -> Non
         of = f"{len(dropped)} of {2 * len(dropped)}"
         said = f"{len(dropped)} pairs do not count: other programs used the CPU in {of} processes"
         assert found.notes[0] == said
+        lack = ["a claim needs 3 fresh processes of each config, and only 0 count: an idle machine"]
+        assert [one.removesuffix(" decides") for one in found.notes[1:]] == (
+            lack if verdict is Verdict.UNDECIDED else []
+        )
     assert found.speedup.low > 0.5, "these are the pairs before"
 
 
