@@ -48,9 +48,15 @@ def world(tmp_path: Path) -> World:
     return World(InMemoryStorage(), tmp_path)
 
 
-def trials(world: World) -> list[tuple[str, TrialState]]:
+def requests(world: World) -> list[Any]:
+    """Return all trials of the study, also those that are void."""
     found = world.storage.get_all_trials(world.storage.get_study_id_from_name("study"))
-    return [(one.user_attrs["name"], one.state) for one in found if not one.user_attrs.get("void")]
+    return list(found)
+
+
+def trials(world: World) -> list[tuple[str, TrialState]]:
+    valid = (one for one in requests(world) if not one.user_attrs.get("void"))
+    return [(one.user_attrs["name"], one.state) for one in valid]
 
 
 def results(world: World) -> list[str]:
@@ -63,6 +69,7 @@ def test_a_config_is_tried_by_one_member_and_its_record_is_known_to_all(world: W
     assert one.may_try(FIRST)
     assert one.may_try(FIRST), "it still has the right"
     assert not other.may_try(FIRST)
+    assert len(requests(world)) == 1, "whether it is there was looked up before it was written"
     assert other.may_try(SECOND)
     one.tried(make_record(FIRST))
     world.pass_s(20)
