@@ -91,6 +91,12 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> str:
     return "search --workers 2 --executor nobody --name demo -- train.py"
 
 
+def test_the_options_of_several_machines_are_a_panel_of_the_help() -> None:
+    _, _, panel = said("search --help").partition("\nSeveral machines:\n")
+    options = re.findall(r"^ +(--[a-z-]+) ", panel, re.MULTILINE)
+    assert options == ["--storage", "--serve", "--workers", "--executor"]
+
+
 def test_machines_join_a_study_and_nothing_that_is_written_or_printed_holds_the_password(
     storage: InMemoryStorage,
 ) -> None:
