@@ -30,9 +30,11 @@ from autotune.sharing.entries import (
     as_json,
 )
 from autotune.sharing.standing import standing
+from benchmarks.machines import REQUESTS_A_BEAT
 from tests.made import make_interval, make_record
 from tests.sharing.worlds import (
     AGREEMENT,
+    BEAT_S,
     WRITTEN,
     World,
     configs,
@@ -215,6 +217,19 @@ def test_who_waits_for_others_looks_twice_a_beat(world: World) -> None:
     world.clock.now_s += 5.0  # half a beat
     assert other.awaits_announcement() is False, "it has read what was announced"
     assert other.announced() == announced
+
+
+def test_a_beat_takes_as_many_calls_as_the_replay_counts_and_an_entry_one(world: World) -> None:
+    made: list[str] = []
+    one = world.join("a", fails=lambda name: made.append(name) or "")  # type: ignore[func-returns-value]
+    world.pass_s(20)
+    made.clear()
+    world.pass_s(10 * BEAT_S)
+    assert len(made) == 10 * REQUESTS_A_BEAT, made
+    made.clear()
+    one.played(rounds_of(FIRST))
+    world.pass_s(BEAT_S)
+    assert len(made) == REQUESTS_A_BEAT + 1, made
 
 
 def test_a_lost_answer_doubles_nothing(world: World) -> None:
