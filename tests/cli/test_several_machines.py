@@ -91,6 +91,12 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> str:
     return "search --workers 2 --executor nobody --name demo -- train.py"
 
 
+def test_the_options_of_several_machines_are_a_panel_of_the_help() -> None:
+    _, _, panel = said("search --help").partition("\nSeveral machines:\n")
+    options = re.findall(r"^ +(--[a-z-]+) ", panel, re.MULTILINE)
+    assert options == ["--storage", "--serve", "--workers", "--executor"]
+
+
 def test_machines_join_a_study_and_nothing_that_is_written_or_printed_holds_the_password(
     storage: InMemoryStorage,
 ) -> None:
@@ -102,6 +108,10 @@ def test_machines_join_a_study_and_nothing_that_is_written_or_printed_holds_the_
     told += said(f"resume demo-{HOST} --budget 4m")
     told += (shown := said(f"show --storage {URL} --name demo"))
     told += (data := said("show --name demo --json"))
+    told += said(f"show demo-{HOST} --html -o report.html") + said(f"show demo-{HOST} --md")
+    told += said("export --to sbatch -o train.sbatch best.yaml")
+    for file in ("best.yaml", "report.html", "train.sbatch"):
+        assert Path(file).stat().st_size, file
     (study,) = storage.get_all_studies()
     assert len([name for name in study.user_attrs if name.startswith("member:")]) == 2
     written = [one.read_bytes() for one in Path().rglob("*") if one.is_file()]
@@ -197,6 +207,28 @@ def test_the_line_that_is_handed_over_is_the_one_that_was_typed() -> None:
         words, program = shlex.split(typed), shlex.split(typed.partition("train.py")[2])
         found = workers.line_of(words, ["train.py", *program], sharing)
         assert shlex.join(found) == f"search --storage grpc://node1:7000 {line}"
+
+
+SBATCH = """#!/bin/sh
+tr '\\0' '\\n' < /proc/$$/cmdline > typed; cat > script; echo 41
+"""
+
+
+def test_jobs_are_handed_over_without_the_password_of_their_study(
+    storage: InMemoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in this command's environment, from which a job inherits it."""
+    del storage
+    for name, text in {"sbatch": SBATCH, "squeue": "#!/bin/sh\n"}.items():
+        Path(name).write_text(text)
+        Path(name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(Path.cwd()), prepend=":")
+    told = said("search --workers 2 --executor 'slurm -c 2' --name demo -- train.py", status=2)
+    script, typed = Path("script").read_text(), Path("typed").read_text()
+    assert f"--storage {URL} --name demo" in script
+    assert "--parsable" in typed
+    for text in (told, script, typed):
+        assert PASSWORD not in text
 
 
 def test_a_manifest_is_printed_and_nothing_is_started() -> None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from time import sleep
+from time import monotonic, sleep
 
 import psutil
 
@@ -63,6 +63,21 @@ while True:
 """
 
 
+# Begins a transaction as a member would, in which it has the study's row, and goes no further
+HOLDS = """
+import time
+from contextlib import suppress
+from autotune.sharing.address import Address
+from autotune.sharing.store import open_store
+store = open_store(Address.of_environment())
+with suppress(KeyError):
+    store.get_study_id_from_name("")
+store._connection.execute("select * from studies for update")
+print("holds", flush=True)
+time.sleep(600)
+"""
+
+
 def test_of_many_that_begin_at_once_one_makes_the_tables(place: Path) -> None:
     with Network(place) as network:
         server = Postgres(network.host("db"))
@@ -115,6 +130,34 @@ def test_each_call_ends_whatever_happens_to_link_and_server(
         ((made, distinct, last),) = numbers
         assert made == distinct == str(int(last) + 1)
         assert int(made) >= answered, "what was answered is there"
+
+
+def test_what_a_stopped_member_holds_is_free_again_while_it_is_stopped(
+    place: Path, tell: Callable[[dict[str, object]], None]
+) -> None:
+    def said(log: Path) -> list[str]:
+        return log.read_text().splitlines() if log.exists() else []
+
+    def fault() -> str:
+        return str(json.loads(said(calls)[-1])[1])
+
+    calls, held = place / "calls", place / "held"
+    with Network(place) as network:
+        one, other = network.host("one"), network.host("other")
+        server = Postgres(network.host("db"))
+        server.start()
+        secret = {VARIABLE: server.secret_url}
+        one.start(sys.executable, "-c", CALLS, str(CALL_S), log=calls, env=secret)
+        assert wait_for(lambda: len(said(calls)) > 1, 30)
+        holder = other.start(sys.executable, "-c", HOLDS, log=held, env=secret)
+        assert wait_for(lambda: "holds" in said(held), 30), said(held)
+        send(holder, signal.SIGSTOP)
+        assert wait_for(lambda: bool(fault()), 30), "calls wait for the row"
+        began_s = monotonic()
+        assert wait_for(lambda: not fault(), 30), fault()
+        tell({"fault": "stopped in a transaction", "free after s": round(monotonic() - began_s)})
+        open_ones = "select count(*) from pg_stat_activity where application_name = 'autotune'"
+        assert server.sql(open_ones) == [["1"]], "the holder's is ended, and each member has one"
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 
@@ -22,6 +23,7 @@ README = ROOT / "README.md"
 NUMBERS = ROOT / "docs" / "trust" / "the-numbers.md"
 MEMORY_SAVERS = {"accumulation_steps", "activation_checkpointing", "cuda_allocator"}
 REPLAYED = ROOT / "benchmarks" / "results" / "2026-11-26-replay-cpu.json"
+MACHINES = ROOT / "docs" / "use" / "several-machines.md"
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
 
 
@@ -150,6 +152,37 @@ def test_the_comparison_of_ways_to_choose_is_what_was_recorded() -> None:
         ]
         cells = [f"{fmean(m for m, _ in at):.3f} ({min(w for _, w in at):.3f})" for at in marks]
         assert f" | {' | '.join(cells)} |" in text, (way, cells)
+
+
+def test_the_figures_of_several_machines_are_what_was_recorded() -> None:
+    model, replay, searches = (
+        json.loads(path.read_text(encoding="utf-8"))["figures"]
+        for kind in ("model", "replay", "searches")
+        for path in [max((ROOT / "benchmarks" / "results").glob(f"*-machines-{kind}-cpu.json"))]
+    )
+    text = " ".join(MACHINES.read_text(encoding="utf-8").split())
+    for machines, gain in product((2, 4), ("1.05x", "1.1x")):
+        cells = [f"| {machines} | {gain}"]
+        for omega in (0.0, 0.01, 0.02, 0.03):
+            its = model[f"{machines} x 2, omega {omega}, {gain}"]
+            cells.append(f"{100 * its['claims']:.0f} %, ± {its['half_width_pct']:.1f} %")
+        assert f"{' | '.join(cells)} |" in text, cells
+    drawn = [one for name, one in model.items() if " x " in name and "holds" in one]
+    held = [f"{100 * bound(one['holds'] for one in drawn):.0f}" for bound in (min, max)]
+    assert f"{held[0]} to {held[1]} % of cases" in text
+    for name, its in replay.items():
+        if name.endswith(" members"):
+            asked = its["requests_per_s"] + 1e-6  # of 0.05, upwards
+            row = (
+                f"| {name.split()[0]} | {its['searches']} | {its['reached_s']:.0f} s "
+                f"| {100 * its['reached']:.0f} % | {its['announced']:.3f} | {asked:.1f} |"
+            )
+            assert row in text, row
+    whole, worst = searches["all"], searches["4 machines, omega 0.03"]
+    assert f"In {whole['searches']:,} whole searches" in text
+    assert f"it was {100 * whole['holds_another']:.1f} %" in text
+    assert f"and {100 * worst['holds_another']:.1f} % for four machines that differ by 3 %" in text
+    assert whole["false_for_another"] == 0, "none of them recommended what is not faster"
 
 
 def test_each_benchmark_is_listed_with_its_date_and_rows_of_others_are_theirs() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
+from autotune.machine import file_systems
 from autotune.machine.file_systems import kind_of, network_file_system
 
 ROOT = "22 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw\n"
@@ -60,5 +62,11 @@ def test_the_mount_that_covers_a_folder_last_counts() -> None:
 
 def test_folders_of_this_machine_are_asked(tmp_path: Path) -> None:
     assert network_file_system(Path("/proc")) == ""
+    for folder in (tmp_path, Path("/proc"), Path("/dev")):
+        said = subprocess.run(
+            ["stat", "--file-system", "--format=%t", folder],
+            capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+        assert file_systems._magic(folder) == int(said, 16), folder
     for folder in (tmp_path, tmp_path / "missing"):
         assert isinstance(network_file_system(folder), str)

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from autotune.machine import preflight
+from autotune.machine import fewer_cores, preflight
+from autotune.machine.fewer_cores import CoreLimits
 from tests.gpu_fakes import THROTTLED, FakeNvml, GpuState, ProcessInfo
 from tests.made import A100, H100, make_hardware
 from tests.rigging import is_running, talking, wait_for
@@ -74,6 +75,17 @@ def test_a_process_that_keeps_the_machine_busy_is_named(stranger: psutil.Process
     assert "of its core (" in warning
     assert f"at-stranger (process {stranger.pid}) " in warning
     assert warning.endswith("end them if you can.")
+
+
+def test_fewer_cores_than_there_are_is_said_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The doctor and a search both print these warnings."""
+    bound = CoreLimits(1, 16, 1, "0-15")
+    monkeypatch.setattr(fewer_cores, "read", lambda: bound)
+    first, *_ = preflight.warnings(make_hardware(cpu_quota=MANY_CORES), 0.05)
+    assert first == bound.warning(0)
+    assert "taskset -c 0-15 autotune" in first
 
 
 def test_a_gpu_that_is_slowed_down_is_named_with_its_temperature(gpus: FakeNvml) -> None:

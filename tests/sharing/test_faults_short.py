@@ -5,6 +5,7 @@ fast, and the study is served by the first of them. `make cluster` does this at 
 wall clocks that are wrong, which nobody here reads.
 """
 
+import json
 import os
 import signal
 import sqlite3
@@ -30,7 +31,7 @@ SPEED = 50  # beats of 0.2 s
 FAULT_S = 1.5  # seven beats: the others take a member for dead that is silent for so long
 STUDY = "short"
 HOSTS = ("ada", "bob", "cyd")
-SEARCH = ("--name", STUDY, "--budget", "6m", "--force", "train.py")
+SEARCH = ("--name", STUDY, "--budget", "8m", "--force", "train.py")
 
 
 class Members:
@@ -60,6 +61,13 @@ class Members:
         self.processes[name].kill()
         self.processes[name].wait()
         self.start(name, "resume", f"{STUDY}-{name}")
+
+    def told(self, *words: str) -> str:
+        """Return what the command prints for somebody who is no member."""
+        return subprocess.run(
+            [sys.executable, "-m", "autotune", *words], cwd=self.folder,
+            capture_output=True, text=True, timeout=60, check=True,
+        ).stdout  # fmt: skip
 
     def said(self) -> str:
         return "\n".join((self.folder / name / "log").read_text() for name in self.processes)
@@ -96,6 +104,11 @@ def test_one_fault_of_each_kind_leaves_one_truth(tmp_path: Path) -> None:
         members.start("bob", "search", "--storage", f"grpc://127.0.0.1:{link.port}", *SEARCH)
         members.start("cyd", "search", "--storage", f"grpc://127.0.0.1:{port}", *SEARCH)
         assert wait_for(lambda: all(map(knows, HOSTS)), 60), members.said()
+        where = ("--storage", f"grpc://127.0.0.1:{port}", "--name", STUDY)
+        shown = json.loads(members.told("show", *where, "--json"))
+        lives = {one["host"]: one["life"] for one in shown["members"]}
+        assert set(lives) == set(HOSTS)
+        assert "living" in lives.values()
         link.cut()
         members.processes["cyd"].send_signal(signal.SIGSTOP)
         sleep(FAULT_S)

@@ -30,9 +30,11 @@ from autotune.sharing.entries import (
     as_json,
 )
 from autotune.sharing.standing import standing
+from benchmarks.machines import REQUESTS_A_BEAT
 from tests.made import make_interval, make_record
 from tests.sharing.worlds import (
     AGREEMENT,
+    BEAT_S,
     WRITTEN,
     World,
     configs,
@@ -48,9 +50,15 @@ def world(tmp_path: Path) -> World:
     return World(InMemoryStorage(), tmp_path)
 
 
-def trials(world: World) -> list[tuple[str, TrialState]]:
+def requests(world: World) -> list[Any]:
+    """Return all trials of the study, also those that are void."""
     found = world.storage.get_all_trials(world.storage.get_study_id_from_name("study"))
-    return [(one.user_attrs["name"], one.state) for one in found if not one.user_attrs.get("void")]
+    return list(found)
+
+
+def trials(world: World) -> list[tuple[str, TrialState]]:
+    valid = (one for one in requests(world) if not one.user_attrs.get("void"))
+    return [(one.user_attrs["name"], one.state) for one in valid]
 
 
 def results(world: World) -> list[str]:
@@ -63,6 +71,7 @@ def test_a_config_is_tried_by_one_member_and_its_record_is_known_to_all(world: W
     assert one.may_try(FIRST)
     assert one.may_try(FIRST), "it still has the right"
     assert not other.may_try(FIRST)
+    assert len(requests(world)) == 1, "whether it is there was looked up before it was written"
     assert other.may_try(SECOND)
     one.tried(make_record(FIRST))
     world.pass_s(20)
@@ -208,6 +217,19 @@ def test_who_waits_for_others_looks_twice_a_beat(world: World) -> None:
     world.clock.now_s += 5.0  # half a beat
     assert other.awaits_announcement() is False, "it has read what was announced"
     assert other.announced() == announced
+
+
+def test_a_beat_takes_as_many_calls_as_the_replay_counts_and_an_entry_one(world: World) -> None:
+    made: list[str] = []
+    one = world.join("a", fails=lambda name: made.append(name) or "")  # type: ignore[func-returns-value]
+    world.pass_s(20)
+    made.clear()
+    world.pass_s(10 * BEAT_S)
+    assert len(made) == 10 * REQUESTS_A_BEAT, made
+    made.clear()
+    one.played(rounds_of(FIRST))
+    world.pass_s(BEAT_S)
+    assert len(made) == REQUESTS_A_BEAT + 1, made
 
 
 def test_a_lost_answer_doubles_nothing(world: World) -> None:

@@ -9,6 +9,7 @@ from autotune.program.config import Config
 from autotune.results.finding import Finding
 from autotune.sharing.entries import (
     Answer,
+    Claimed,
     Member,
     Published,
     Request,
@@ -20,7 +21,7 @@ from autotune.sharing.entries import (
 from autotune.sharing.liveness import Liveness
 from autotune.sharing.snapshot import Snapshot, is_of, may_hold
 from tests.made import make_hardware, make_interval, make_profile, make_record, make_space
-from tests.sharing.worlds import BEAT_S, SPACE, WRITTEN, Clock, configs, rounds_of
+from tests.sharing.worlds import BEAT_S, SPACE, WRITTEN, Clock, configs, process_of, rounds_of
 
 HERE = Lease.of_this_process()
 ELSEWHERE = Member("b", "b", "another boot", "pid:[1]", 7, 8)
@@ -39,6 +40,8 @@ def test_a_member_is_dead_after_six_beats_and_three_looks_or_once_its_process_is
     gone = member("gone", pid=os.getpid(), started_ticks=HERE.started_ticks + 1)
     inside = replace(gone, id="inside", container="pid:[2]")  # a number that means nothing here
     assert observer.look([ELSEWHERE, gone, inside]) == {"gone"}
+    # Outside of containers, the processes that can be seen have the same name on all machines
+    assert not Liveness(clock, BEAT_S).look([replace(gone, boot="another boot")])
     clock.now_s = 59.0
     assert observer.look([ELSEWHERE, inside]) == {"gone"}
     clock.now_s = 300.0  # the observer was stopped: it has looked twice since
@@ -152,6 +155,20 @@ def test_other_groups_answer_by_what_rests_on_most_machines() -> None:
     ]
     assert found[0].speedup == make_interval(1.3)
     assert not Snapshot(None, others, frozenset(), published).answers("gpu", SPACE)
+
+
+def test_a_process_of_a_claim_counts_for_the_announcement_that_its_member_had_read() -> None:
+    made = Request(Right.ANNOUNCE, 2, "a", "a", "cpu", FIRST, DONE, 1, 1, is_open=False)
+    process = process_of(made)
+    claimed = [
+        Claimed(made.name, process),
+        Claimed(replace(made, turn=1).name, process),
+        Claimed(made.name, replace(process, config=SECOND)),
+    ]
+    published = tuple(Published("b", n, "b", "cpu", one) for n, one in enumerate(claimed))
+    found = Snapshot(None, {"b": member("b")}, frozenset(), published, (made,))
+    assert found.claims(made, "a") == {"b": [process]}
+    assert [one.id for one in found.owing(made, "a")] == ["b"], "it owes one more"
 
 
 def test_a_process_of_another_member_keeps_its_number_whoever_joins() -> None:

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from optuna.exceptions import DuplicatedStudyError, UpdateFinishedTrialError
@@ -97,6 +98,33 @@ def test_a_server_that_stands_still_ends_no_call_but_by_its_deadline() -> None:
     with postgres(None) as port, pytest.raises(OutOfReachError, match=r"within 0\.5 s") as told:
         reached(open_store(_address(port), CALL_S))
     assert PASSWORD not in "".join(traceback.format_exception(told.value))
+
+
+def test_one_connection_is_made_and_it_names_its_deadlines_unless_the_url_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    made, connect = list[dict[str, str]](), psycopg.connect
+
+    def noted(*given: Any, **named: Any) -> Any:
+        connection = connect(*given, **named)
+        made.append(connection.info.get_parameters())
+        return connection
+
+    monkeypatch.setattr(psycopg, "connect", noted)
+    for typed, connects_s in (("", "5"), ("?connect_timeout=3", "3")):
+        with postgres(None) as port:
+            where = f"postgresql://u@127.0.0.1:{port}/x{typed}"
+            with pytest.raises(OutOfReachError):
+                reached(open_store(Address.parse(where, {}), CALL_S))
+        (named,) = made
+        assert named["connect_timeout"] == connects_s
+        assert named["tcp_user_timeout"] == "10000"
+        for what, ms in (
+            ("idle_in_transaction_session", 10_000), ("statement", 10_000), ("lock", 5000),
+        ):  # fmt: skip
+            assert f"-c {what}_timeout={ms}" in named["options"]
+        made.clear()
 
 
 def test_statements_and_values_of_sqlalchemy_are_not_told() -> None:

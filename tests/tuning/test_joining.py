@@ -114,6 +114,21 @@ def test_many_that_open_a_study_at_once_create_it_once(program: Program) -> None
     assert len(store.get_all_studies()) == 1
 
 
+def test_who_finds_that_another_one_has_just_created_the_study_joins_it(program: Program) -> None:
+    store = InMemoryStorage()
+
+    class Second:
+        """Looks before another one has created the study, and creates it afterwards."""
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "create_new_study":
+                Board(store, "x").open(agreement_of(head_of(program)))
+            return getattr(store, name)
+
+    opened(Board(Second(), "x"), agreement_of(head_of(program)), print)
+    assert len(store.get_all_studies()) == 1
+
+
 def test_a_study_is_served_until_its_last_member_has_left_or_a_ctrl_c(
     program: Program,
 ) -> None:
