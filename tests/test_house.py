@@ -12,19 +12,19 @@ BREACHES: dict[str, dict[str, int]] = {
         "SearchResult": 32,
     },
     "at most 14 modules that import each other in a row": {"modules": 26},
-    "at most 3 tuned constants per 1,000 code lines": {"constants": 444},
+    "at most 3 tuned constants per 1,000 code lines": {"constants": 445},
     "lines per room": {
         "cli": 3885,
         "face": 741,
         "files": 436,
         "inside": 14158,
-        "machine": 1840,
+        "machine": 1877,
         "measurement": 2291,
         "program": 3063,
         "results": 6218,
         "rig": 4316,
         "sharing": 3051,
-        "tuning": 8823,
+        "tuning": 8824,
     },
 }
 

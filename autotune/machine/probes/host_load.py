@@ -1,16 +1,18 @@
 """The kernel's counters of CPU use and contention, read between turns inside the rig.
 
 Covered: Linux with or without PSI and cgroups (v1 and v2). On other systems these fields stay None.
-Not covered: helper processes that the program starts by other means than multiprocessing. Until
-they end, they count as other users of the machine.
+What the program starts by other means than multiprocessing, such as a server that feeds it, is
+known by its mount namespace, which the fence gives to the program. Not covered without such a
+fence: until these processes end, they count as other users of the machine.
 """
 
 from __future__ import annotations
 
+import math
 import multiprocessing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 
@@ -21,6 +23,7 @@ from autotune.machine.kernel_files import text_of
 from autotune.measurement.readings import Interference
 
 PRESSURE = (Path("/sys/fs/cgroup/cpu.pressure"), Path("/proc/pressure/cpu"))  # container, machine
+LOOK_EVERY_S = 2.0  # for helpers: it reads an entry of each process of the machine
 UNITS_S = {"throttled_usec": 1e-6, "throttled_time": 1e-9}  # of cpu.stat, by versions 2 and 1
 
 
@@ -33,6 +36,7 @@ class Counters:
         steal_s: CPU time that the hypervisor gave to other guests.
         pressure_s: Time in which some task waited for a core (PSI).
         throttled_s: Time in which a CPU quota was used up, added over all cgroup levels.
+        helpers_s: CPU time of each further process that the program has started, by its id.
     """
 
     at_s: float
@@ -42,6 +46,7 @@ class Counters:
     steal_s: float | None
     pressure_s: float | None
     throttled_s: float | None
+    helpers_s: Mapping[int, float] = field(default_factory=dict)
 
     def since(self, before: Counters) -> Interference | None:
         """Return the interference since an earlier moment, or None if no time has passed."""
@@ -49,7 +54,9 @@ class Counters:
         if elapsed_s <= 0:
             return None
         all_cores_s = elapsed_s * self.cores
-        foreign_s = (self.busy_s - before.busy_s) - (self.ours_s - before.ours_s)
+        both = self.helpers_s.keys() & before.helpers_s.keys()
+        helped_s = sum(self.helpers_s[pid] - before.helpers_s[pid] for pid in both)
+        foreign_s = (self.busy_s - before.busy_s) - (self.ours_s - before.ours_s) - helped_s
         return Interference(
             foreign_share=max(0.0, foreign_s / all_cores_s),
             steal_share=_share(self.steal_s, before.steal_s, all_cores_s),
@@ -75,6 +82,11 @@ class HostLoad:
         self._stats = [path for path in found if _throttled_s([path]) is not None]
         self._workers: dict[int, psutil.Process] = {}
         self._companions: dict[int, psutil.Process] = {}
+        own, tuners = _mounts("self"), _mounts(tuner_pid)
+        # What the whole machine sees tells nothing
+        self._view = None if tuners in {None, own} else own
+        self._helpers: dict[int, psutil.Process] = {}
+        self._looked = -math.inf
 
     def count_in(self, pids: Iterable[int]) -> None:
         """Set which further processes count as ours, with their children: ranks and helpers."""
@@ -93,14 +105,16 @@ class HostLoad:
         # The kernel counts time of virtual machines that run here in user and nice as well.
         outside = getattr(machine, "guest", 0.0) + getattr(machine, "guest_nice", 0.0)
         steal = getattr(machine, "steal", None)
+        ours_s = self._ours_s()
         return Counters(
             at_s=monotonic(),
             cores=self._cores,
             busy_s=sum(machine) - idle - outside - (steal or 0.0),
-            ours_s=self._ours_s(),
+            ours_s=ours_s,
             steal_s=steal,
             pressure_s=_pressure_s(self._pressure),
             throttled_s=_throttled_s(self._stats),
+            helpers_s=self._helpers_s(),
         )
 
     def _ours_s(self) -> float:
@@ -126,6 +140,29 @@ class HostLoad:
                 total += sum(process.cpu_times()[:4])
         return total
 
+    def _helpers_s(self) -> dict[int, float]:
+        if self._view is not None and monotonic() - self._looked >= LOOK_EVERY_S:
+            self._looked = monotonic()
+            tuner = () if self._tuner is None else (self._tuner.pid,)
+            known = {self._self.pid, *tuner, *self._workers, *self._companions}
+            for pid in {*psutil.pids()} - known - self._helpers.keys():
+                if _mounts(pid) == self._view and (process := _process(pid)) is not None:
+                    self._helpers[pid] = process
+        found = {}
+        for pid, process in self._helpers.items():
+            if pid not in self._workers and pid not in self._companions:
+                with suppress(psutil.Error):
+                    found[pid] = sum(process.cpu_times()[:2])
+        return found
+
+
+def _mounts(pid: int | str) -> tuple[int, int] | None:
+    """Return what tells a process's mount namespace from others; None if it cannot be read."""
+    with suppress(OSError):
+        seen = Path(f"/proc/{pid}/ns/mnt").stat()
+        return seen.st_dev, seen.st_ino
+    return None
+
 
 def _process(pid: int) -> psutil.Process | None:
     try:
@@ -145,9 +182,9 @@ def _pressure_s(paths: Iterable[Path]) -> float | None:
     """
     for line in (line for path in paths for line in text_of(path).splitlines()):
         kind, *fields = line.split()
-        for field in fields:
-            if kind == "some" and field.startswith("total="):
-                return int(field.removeprefix("total=")) / 1e6
+        for one in fields:
+            if kind == "some" and one.startswith("total="):
+                return int(one.removeprefix("total=")) / 1e6
     return None
 
 

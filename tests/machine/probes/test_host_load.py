@@ -96,3 +96,44 @@ def test_a_process_that_is_not_ours_is_foreign() -> None:
     assert interference.foreign_share is not None
     foreign_s = interference.foreign_share * after.cores * (after.at_s - before.at_s)
     assert foreign_s >= MAX_OF_IT_S
+
+
+# A daemon of a program that has mounts of its own; the daemon is no descendant of the program
+DAEMON = f"""
+import os, sys, time
+from autotune.machine.probes.host_load import HostLoad
+from autotune.rig.fence import kernel
+kernel.unshare(kernel.CLONE_NEWNS | (kernel.CLONE_NEWUSER if os.geteuid() else 0))
+read, write = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.write(write, str(os.getpid()).encode())
+        while time.process_time() < {BURN_S}:
+            pass
+        time.sleep(60)
+    os._exit(0)
+os.wait()
+daemon = int(os.read(read, 9))
+load = HostLoad(os.getppid())
+before = load.read()
+while load.read().helpers_s.get(daemon, 0) < {MAX_OF_IT_S}:
+    time.sleep(0.05)
+after = load.read()
+print(after.helpers_s[daemon] - before.helpers_s[daemon], after.ours_s - before.ours_s, flush=True)
+os.kill(daemon, 9)
+"""
+
+
+def test_a_daemon_that_the_program_has_started_is_the_programs() -> None:
+    with talking(DAEMON) as (process, line):
+        if not line:
+            pytest.skip("this user may have no mounts of its own")
+        helped_s, ours_s = map(float, line.split())
+        assert process.wait() == 0
+    assert helped_s > 0
+    assert ours_s < MAX_OF_IT_S, "it is counted once"
+    after = replace(AFTER, helpers_s={7: 1.5, 8: 9.0})
+    helped = after.since(replace(BEFORE, helpers_s={7: 0.5}))
+    assert helped is not None
+    assert helped.foreign_share == pytest.approx(0.125), "of what began meanwhile, nothing is known"
