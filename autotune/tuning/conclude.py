@@ -35,7 +35,7 @@ from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.choosing.proposals import restarts
 from autotune.tuning.choosing.ranking import larger_batch, ranked
 from autotune.tuning.choosing.worth import one_fewer
-from autotune.tuning.claim import ClaimResult, match_of
+from autotune.tuning.claiming.claim import ClaimResult, match_of
 from autotune.tuning.proof import Confirmation, read
 from autotune.tuning.reach import reach
 from autotune.tuning.session import Baseline, Session

@@ -12,10 +12,10 @@ from autotune.tuning.baseline import diagnosed, measure_baseline
 from autotune.tuning.checking.canary import cleared
 from autotune.tuning.checking.learning_check import with_growth
 from autotune.tuning.checking.rehearse import rehearse_best
-from autotune.tuning.claim import claim_best, play_on
+from autotune.tuning.claiming.claim import claim_best, play_on
+from autotune.tuning.claiming.larger import with_larger
 from autotune.tuning.conclude import conclude
 from autotune.tuning.events import Events
-from autotune.tuning.larger import with_larger
 from autotune.tuning.race import race
 from autotune.tuning.reach import reach
 from autotune.tuning.session import Finish, search_session

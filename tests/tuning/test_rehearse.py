@@ -25,7 +25,7 @@ from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.checking.rehearse import rehearse_best
 from autotune.tuning.checking.short_runs import SILENT_S
 from autotune.tuning.choosing.ranking import promising
-from autotune.tuning.claim import ClaimResult
+from autotune.tuning.claiming.claim import ClaimResult
 from autotune.tuning.conclude import conclude
 from autotune.tuning.storage.study import Study
 from tests.made import make_applied, make_loader, make_record, memory_of

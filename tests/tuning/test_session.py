@@ -13,7 +13,7 @@ from autotune.results.record import BaselineInfo, TrialRecord
 from autotune.rig.open_rig import SILENT, Reports
 from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.budget import Budget, InterruptCounter
-from autotune.tuning.claim import ClaimResult, claim_best
+from autotune.tuning.claiming.claim import ClaimResult, claim_best
 from autotune.tuning.conclude import conclude
 from autotune.tuning.events import Events
 from autotune.tuning.live_rig import LiveRig, Stay

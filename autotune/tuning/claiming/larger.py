@@ -18,7 +18,7 @@ from autotune.program.may_change import MayChange
 from autotune.tuning.checking.learning_check import learns_enough, to_check_s
 from autotune.tuning.checking.rehearse import rehearse_larger
 from autotune.tuning.choosing.ranking import deferred_batch
-from autotune.tuning.claim import ClaimResult, match_of, prove_in_time
+from autotune.tuning.claiming.claim import ClaimResult, match_of, prove_in_time
 from autotune.tuning.proof import Failure, fresh_of, read
 from autotune.tuning.session import Baseline, Session
 

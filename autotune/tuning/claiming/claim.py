@@ -9,9 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from autotune.knobs.space.space import ResolvedSpace
-from autotune.measurement.claim import (
-    least_processes,
-)
+from autotune.measurement.claim import least_processes
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.program.config import Config

@@ -1,0 +1,1 @@
+"""The claim: what the race found, proven by turns in fresh processes."""
