@@ -114,7 +114,7 @@ def trained(config: int) -> torch.Tensor:
     return torch.stack(sizes)
 
 
-# --- The claim: fresh processes, as the best was chosen by luck as well (tuning/claiming/claim.py) --
+# --- The claim: fresh processes, as the best was chosen by luck as well (tuning/claiming/claim.py)
 
 
 def claim(written: int, best: int) -> tuple[float, float, float]:
