@@ -36,8 +36,7 @@ class Stream(IterableDataset[Any]):
     """A stream of a hundred items."""
 
     def __iter__(self) -> Iterator[Any]:
-        for index in range(100):
-            by_python(index)
+        for _ in range(100):
             yield torch.zeros(3)
 
 
