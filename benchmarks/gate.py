@@ -124,7 +124,7 @@ def gated(case: str, folder: Path, budget: str) -> dict[str, Any]:
     row |= {"status": ran.code, "seconds": round(ran.seconds, 1), "left": [*ran.left]}
     try:
         found = json.loads(ran.output)
-        return row | {"speedup": found["speedup"], "processes": found["processes"]}
+        return row | {key: found[key] for key in ("speedup", "processes", "ratios")}
     except ValueError:
         return row | {"said": ran.log[-2000:]}
 

@@ -21,10 +21,10 @@ BREACHES: dict[str, dict[str, int]] = {
         "machine": 1877,
         "measurement": 2291,
         "program": 3063,
-        "results": 6218,
+        "results": 6220,
         "rig": 4316,
         "sharing": 3051,
-        "tuning": 8823,
+        "tuning": 8824,
     },
 }
 

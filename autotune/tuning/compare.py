@@ -413,6 +413,7 @@ def as_data(found: Comparison) -> dict[str, Any]:
         speedup=found.speedup,
         most_pct=round(found.most_pct, 2),
         processes=found.processes,
+        ratios=[round(math.exp(one.ratio.value), 4) for one in found.confirmation.processes],
         changes=dict(found.second.changes_from(found.first)),
         sides=(sides[0], sides[1]),
         training=_training(found),

@@ -37,7 +37,7 @@ from tests.pictures import Entry, picture
 from tests.rigging import write_best
 from tests.scripted import CRASH, Question, Script, ScriptedMachine
 
-KEYS = "schema finding speedup most_pct processes changes sides training gate notes"
+KEYS = "schema finding speedup most_pct processes ratios changes sides training gate notes"
 TRAIN = """
 from pathlib import Path
 import torch
@@ -104,6 +104,8 @@ def test_the_second_config_is_faster_slower_or_alike(
     data = json.loads(capsys.readouterr().out)
     assert " ".join(data) == KEYS
     assert data["finding"] == str(difference)
+    assert len(data["ratios"]) == data["processes"]
+    assert min(data["ratios"]) <= data["speedup"]["estimate"] <= max(data["ratios"])
     assert [side["name"] for side in data["sides"]] == ["a.yaml", "b.yaml"]
 
 

@@ -80,6 +80,7 @@ class ComparisonData(Part):
         speedup: Of the second side over the first, with its 95 % interval.
         most_pct: The difference that may still be there, in percent of the first side's speed.
         processes: How many fresh processes were compared.
+        ratios: The speedup in each process, or of each pair of them, that counts.
         changes: The settings in which the sides differ, with the values of the second.
         training: Null where it was not asked: of two commits, or of two files.
         gate: Null without ``--fail-if-slower``.
@@ -91,6 +92,7 @@ class ComparisonData(Part):
     speedup: Rounded
     most_pct: float
     processes: int
+    ratios: list[float]
     changes: dict[str, KnobValue]
     sides: tuple[SidePart, SidePart]
     training: TrainingPart | None
