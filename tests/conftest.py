@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -27,6 +28,9 @@ tempfile.tempdir = None
 os.environ.setdefault("AUTOTUNE_TESTS_COMPILED", str(Path(os.environ["TMPDIR"]) / "compiled"))
 # Tests compile small models: processes that compile for it take longer to start than that does.
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+
+# A shell's & leaves SIGINT ignored, and every program that a test starts would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 THREADS_OF_LIBRARIES = ("tqdm", "pin_memory", "QueueFeeder")
 VARIABLES_OF_LIBRARIES = {
