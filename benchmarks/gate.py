@@ -54,8 +54,8 @@ WAITS = """\
         begin = time.perf_counter()
 """
 # By how much the log ratios of pairs of processes spread. On a shared 2-core machine, 6 to 9 % were
-# seen of some programs, and 18 % of digits_cnn in ten gates of equal commits; 3 % stands for a
-# machine of one's own
+# seen of some programs, and 10 % of digits_cnn in 120 pairs; 18 % on a day with busier neighbours,
+# and 3 % stands for a machine of one's own
 SPREADS = (0.03, 0.06, 0.09, 0.18)
 START_S = 5.0  # of a process
 SLOWER_PCT = (0, 8, 15, 30)
