@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -79,7 +80,7 @@ def _is_inside(module: str) -> bool:
     return house.room(module) == "inside"
 
 
-def test_help_and_lists_load_neither_torch_nor_optuna() -> None:
+def test_help_and_a_list_of_no_search_load_neither_torch_nor_optuna(tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "from autotune.cli.app import main\n"
@@ -90,7 +91,7 @@ def test_help_and_lists_load_neither_torch_nor_optuna() -> None:
         "    heavy = {'torch', 'optuna', 'numpy', 'sqlalchemy'} & set(sys.modules)\n"
         "    assert not heavy, (command, heavy)\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
 
 
 def test_only_the_seams_change_attributes_of_pytorch() -> None:
